@@ -17,9 +17,9 @@ from seriatim_local.layout.plan import BrokerPlan, ClusterPlan
 _BROKER = """
 import asyncio, json, pathlib, signal, sys
 data, name, listen, admin, mode = sys.argv[1:]
-passport = pathlib.Path(data) / "fake.json"
-run = (json.loads(passport.read_text()) if passport.exists() else 0) + 1
-passport.write_text(json.dumps(run))
+identity_file = pathlib.Path(data) / "fake.json"
+run = (json.loads(identity_file.read_text()) if identity_file.exists() else 0) + 1
+identity_file.write_text(json.dumps(run))
 if mode == "fails":
     sys.exit("this disk belongs to another member")
 
@@ -82,10 +82,10 @@ class FakePrograms:
         return [sys.executable, "-c", _COORDINATOR, str(data), str(plan.coordinator)]
 
     def last_run(self, data: Path, broker: str) -> RunId | None:
-        passport = data / "fake.json"
-        if not passport.exists():
+        identity_file = data / "fake.json"
+        if not identity_file.exists():
             return None
-        return RunId(MemberId(broker, incarnation_of(broker)), json.loads(passport.read_text()))
+        return RunId(MemberId(broker, incarnation_of(broker)), json.loads(identity_file.read_text()))
 
 
 def incarnation_of(broker: str) -> str:

@@ -1,4 +1,4 @@
-"""The local cluster with the real broker and coordinator: command lines, readiness, passports and certificates fit."""
+"""The local cluster with the real broker and coordinator: command lines, readiness, identity, certificates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seriatim_api.ids import RunId
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.etcd import EtcdConfig, EtcdCoordinator
-from seriatim_broker.adapters.passport import read_passport
+from seriatim_broker.adapters.identity_file import read_identity_file
 from seriatim_local import LocalCluster
 from seriatim_local.control import ControlServer, find_running, request
 from seriatim_local.death_certificates import certificate_key
@@ -20,24 +20,24 @@ from seriatim_local.death_certificates import certificate_key
 DEADLINE_S = 20.0
 
 
-async def test_a_killed_broker_is_certified_by_its_passport_and_comes_back_in_its_next_run(tmp_path: Path) -> None:
+async def test_a_killed_broker_is_certified_by_its_identity_file_and_comes_back_in_its_next_run(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path, groups=1) as cluster:
         before = (await cluster.status()).brokers[0]
         assert (before.run, before.state, before.ready) == (1, "running", True)
-        passport = read_passport(cluster.data_directory("g0-0"), crc32c)
-        assert passport is not None
+        identity_file = read_identity_file(cluster.data_directory("g0-0"), crc32c)
+        assert identity_file is not None
         await cluster.kill("g0-0")
         coordinator = EtcdCoordinator(EtcdConfig((str(cluster.plan.coordinator),)))
         try:
             async with asyncio.timeout(DEADLINE_S):
                 while (await cluster.status()).certificates_pending:  # noqa: ASYNC110 - other processes signal nothing
                     await asyncio.sleep(0.02)
-            found = await coordinator.get(certificate_key("local", RunId(passport.member, 1)))
+            found = await coordinator.get(certificate_key("local", RunId(identity_file.member, 1)))
         finally:
             await coordinator.close()
         assert found is not None
         certificate = records_pb2.DeathCertificate.FromString(found.value)
-        assert (certificate.member.incarnation, certificate.run) == (passport.incarnation, 1)
+        assert (certificate.member.incarnation, certificate.run) == (identity_file.incarnation, 1)
         await cluster.start_again("g0-0")
         await cluster.wait_ready()
         after = (await cluster.status()).brokers[0]

@@ -23,7 +23,7 @@ from seriatim_api.v1 import broker_pb2_grpc, dead_letters_pb2_grpc, operations_p
 from .adapters.arrow_bodies import ArrowBodies
 from .adapters.crc import crc32c
 from .adapters.etcd import EtcdConfig, EtcdCoordinator, EtcdTls
-from .adapters.passport import DataDirectory, KnownMember, boot_id, judge, open_directory
+from .adapters.identity_file import DataDirectory, KnownMember, boot_id, judge, open_directory
 from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage, log_end
 from .adapters.system_clock import SystemClock
@@ -130,20 +130,20 @@ class _Disk:
     @property
     def member(self) -> MemberId:
         """The member to which this disk belongs."""
-        assert self.directory.passport is not None
-        return self.directory.passport.member
+        assert self.directory.identity_file is not None
+        return self.directory.identity_file.member
 
     @property
     def run(self) -> int:
         """The number of the last member run that began on this disk."""
-        assert self.directory.passport is not None
-        return self.directory.passport.run
+        assert self.directory.identity_file is not None
+        return self.directory.identity_file.run
 
     @property
     def suspect_before_run(self) -> int:
         """The member run after the last one that did not end cleanly."""
-        assert self.directory.passport is not None
-        return self.directory.passport.suspect_before_run
+        assert self.directory.identity_file is not None
+        return self.directory.identity_file.suspect_before_run
 
     @property
     def has_data(self) -> bool:
@@ -152,21 +152,23 @@ class _Disk:
 
     @property
     def seen(self) -> Seen:
-        """What the passport keeps about the coordinator."""
-        passport = self.directory.passport
-        assert passport is not None
-        return Seen(passport.registered_run, passport.coordinator_revision, passport.coordinator_rebuilt_at_ms)
+        """What the identity file keeps about the coordinator."""
+        identity_file = self.directory.identity_file
+        assert identity_file is not None
+        return Seen(
+            identity_file.registered_run, identity_file.coordinator_revision, identity_file.coordinator_rebuilt_at_ms
+        )
 
     def log_end(self, enough: int) -> int:
         """Up to which sequence number the database has writes; 0 on a new disk."""
         return log_end(self.directory.path, self.storage, crc32c, enough)
 
     def raise_run(self) -> int:
-        """Begin a member run: write the next number into the passport, and return it."""
+        """Begin a member run: write the next number into the identity file, and return it."""
         return self.directory.raise_run()
 
     def note_seen(self, seen: Seen) -> None:
-        """Write it into the passport."""
+        """Write it into the identity file."""
         self.directory.note_coordinator(seen.registered_run, seen.revision, seen.rebuilt_at_ms)
 
 
@@ -182,9 +184,9 @@ async def _lost(lost_records: LostRecords, core: BrokerCore) -> str:
 
 def _is_new(directory: DataDirectory, slot: KnownMember | None) -> bool:
     """Whether the directory is empty, or a start took it but ended before it registered the directory for its slot."""
-    if directory.passport is None:
+    if directory.identity_file is None:
         return True
-    is_other = slot is None or slot.incarnation != directory.passport.incarnation
+    is_other = slot is None or slot.incarnation != directory.identity_file.incarnation
     return is_other and not directory.has_data
 
 
@@ -323,8 +325,8 @@ class Broker:
         self._directory = directory
         slot = KnownMember(known.incarnation, known.run) if known else None
         if not (may_replace and _is_new(directory, slot)):
-            judge(directory.passport, slot)
-        if directory.passport is None:
+            judge(directory.identity_file, slot)
+        if directory.identity_file is None:
             directory.create(cluster_id, self.settings.broker)
         return _Disk(directory, self._rocks)
 
@@ -655,7 +657,7 @@ class Broker:
                 return
 
     async def _remember(self, seen: Seen) -> None:
-        """Write to the passport what this broker has seen of the coordinator."""
+        """Write to the identity file what this broker has seen of the coordinator."""
         assert self._directory is not None
         await asyncio.to_thread(
             self._directory.note_coordinator, seen.registered_run, seen.revision, seen.rebuilt_at_ms

@@ -151,7 +151,7 @@ async def test_a_disk_that_takes_no_note_ends_nothing() -> None:
     assert bench.kept == []
 
 
-async def test_a_passport_is_ahead_only_of_a_coordinator_that_had_confirmed_it() -> None:
+async def test_an_identity_file_is_ahead_only_of_a_coordinator_that_had_confirmed_it() -> None:
     cluster, record = records_pb2.ClusterRecord(rebuilt_at_ms=5), records_pb2.MemberRecord(run=3)
     assert Seen(4, 0, 5).is_ahead_of(cluster, record)
     assert not Seen(3, 0, 5).is_ahead_of(cluster, record)

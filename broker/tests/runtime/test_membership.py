@@ -182,7 +182,7 @@ async def test_a_newer_cluster_is_refused(coordinator: Coordinator) -> None:
 async def test_a_new_cluster_refuses_code_of_the_last_level(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with an empty disk, which no passport refuses (rule `level-refuses`)."""
+    """Also with an empty disk, which no identity file refuses (rule `level-refuses`)."""
     await joined(coordinator, FakeDisk(MemberId("g0-0", "disk-a")))
     monkeypatch.setattr(registration, "FORMAT_LEVEL", registration.FORMAT_LEVEL - 1)
     with pytest.raises(NewerFormatError, match="start the newer version"):
@@ -460,7 +460,7 @@ async def test_a_run_that_is_known_to_have_ended_is_not_asked(coordinator: Coord
     assert identity.run == 2
 
 
-async def test_a_passport_ahead_of_what_the_coordinator_confirmed_is_not_registered_again(
+async def test_an_identity_file_ahead_of_what_the_coordinator_confirmed_is_not_registered_again(
     coordinator: Coordinator,
 ) -> None:
     disk = FakeDisk(MemberId("g0-0", "a" * 32))

@@ -1,1 +1,1 @@
-"""Tests of the storage and of the data directory's passport."""
+"""Tests of the storage and of the data directory's identity file."""

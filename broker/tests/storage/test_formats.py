@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from seriatim_api.errors import NewerFormatError, OlderFormatError
 from seriatim_api.v1 import storage_pb2
-from seriatim_broker.adapters import passport
+from seriatim_broker.adapters import identity_file
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import codec, keys
 from seriatim_broker.core.values import ledger_rows as rows
@@ -66,7 +66,7 @@ def _written() -> str:
 
 
 def test_rows_on_the_disk_are_as_their_format_says() -> None:
-    path, written = FORMATS / f"{passport.FORMAT_VERSION}.txt", _written()
+    path, written = FORMATS / f"{identity_file.FORMAT_VERSION}.txt", _written()
     if os.environ.get("REWRITE_FORMATS") == "1":
         path.write_text(written, encoding="utf-8")
     known = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -78,37 +78,37 @@ def test_rows_on_the_disk_are_as_their_format_says() -> None:
 
 def test_each_format_since_the_third_has_its_rows() -> None:
     found = sorted(int(path.stem) for path in FORMATS.glob("*.txt"))
-    assert found == list(range(3, passport.FORMAT_VERSION + 1))
+    assert found == list(range(3, identity_file.FORMAT_VERSION + 1))
 
 
-@pytest.mark.parametrize("known", range(1, passport.FORMAT_VERSION))
+@pytest.mark.parametrize("known", range(1, identity_file.FORMAT_VERSION))
 def test_code_of_an_older_format_refuses_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
 ) -> None:
-    """It was started and ended cleanly: nothing but the number in the passport can tell."""
-    directory = passport.open_directory(tmp_path, "g0-0", "c", crc32c)
+    """It was started and ended cleanly: nothing but the number in the identity file can tell."""
+    directory = identity_file.open_directory(tmp_path, "g0-0", "c", crc32c)
     directory.create("c", "g0-0")
     directory.raise_run()
     directory.mark_clean()
     directory.release()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert storage_pb2.StoredPassport.FromString(before["passport"][HEADER_BYTES:]).format_version > known
-    monkeypatch.setattr(passport, "FORMAT_VERSION", known)
-    monkeypatch.setattr(passport, "FORMAT_VERSION_MIN", 1)
+    monkeypatch.setattr(identity_file, "FORMAT_VERSION", known)
+    monkeypatch.setattr(identity_file, "FORMAT_VERSION_MIN", 1)
     with pytest.raises(NewerFormatError):
-        passport.open_directory(tmp_path, "g0-0", "c", crc32c)
+        identity_file.open_directory(tmp_path, "g0-0", "c", crc32c)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing was changed"
 
 
 OF_FORMAT_3 = bytes.fromhex(
     "5351504153533031fa7feac308031201631a0467302d30222037303038343761633563626534313633393366306665653764303564306666662801322434353237363865352d633265342d343530372d396439612d66643535666662373231363438014801"
 )
-"""The passport of a directory that commit 189e0b5f made, started and ended cleanly. Format 3 was the last."""
+"""The identity file of a directory that commit 189e0b5f made, started and ended cleanly. Format 3 was the last."""
 
 
 def test_directory_of_format_3_is_refused_and_stays(tmp_path: Path) -> None:
     (tmp_path / "passport").write_bytes(OF_FORMAT_3)
     with pytest.raises(OlderFormatError, match="start the version that wrote it, or make a new cluster") as caught:
-        passport.open_directory(tmp_path, "g0-0", "c", crc32c)
+        identity_file.open_directory(tmp_path, "g0-0", "c", crc32c)
     assert (caught.value.number, caught.value.details) == (709, {"found": "3", "known": "4"})
     assert (tmp_path / "passport").read_bytes() == OF_FORMAT_3

@@ -1,7 +1,7 @@
-"""The passport of a data directory in memory: its member, its last member run, and how that ended.
+"""The identity file of a data directory in memory: its member, its last member run, and how that ended.
 
-It gives the same errors as `adapters.passport`, under the same conditions. So `runtime.membership` meets emptied disks,
-foreign disks and older copies in the simulation too.
+It gives the same errors as `adapters.identity_file`, under the same conditions. So the simulation meets emptied disks,
+foreign disks and older copies too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SimulatedDirectory:
         suspect_before_run: The member run after the last one that did not end cleanly; 0: all ended cleanly.
         boot_now: The number of the machine's boot.
         has_data: Whether a member run has opened its storage here.
-        seen: What the passport keeps about the coordinator.
+        seen: What the identity file keeps about the coordinator.
         sequence: How far the storage is durable when a process starts on it.
     """
 

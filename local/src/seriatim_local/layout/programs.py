@@ -16,7 +16,7 @@ from seriatim_api.errors import ForeignDiskError, PreconditionError
 from seriatim_api.ids import RunId
 from seriatim_api.network.tls import TlsFiles
 from seriatim_broker.adapters.crc import crc32c
-from seriatim_broker.adapters.passport import read_passport
+from seriatim_broker.adapters.identity_file import read_identity_file
 
 from seriatim_local.layout.plan import Address, BrokerPlan, ClusterPlan
 
@@ -99,18 +99,20 @@ class SeriatimPrograms:
         return words
 
     def last_run(self, data: Path, broker: str) -> RunId | None:
-        """The member run in the directory's passport.
+        """The member run in the directory's identity file.
 
         Raises:
             ForeignDiskError: The directory belongs to another broker.
-            StorageError: The passport cannot be read.
+            StorageError: The identity file cannot be read.
         """
-        passport = read_passport(data, crc32c)
-        if passport is None:
+        identity_file = read_identity_file(data, crc32c)
+        if identity_file is None:
             return None
-        if passport.broker != broker:
-            raise ForeignDiskError(f"{data} belongs to {passport.broker}, not to {broker}", found=passport.broker)
-        return RunId(passport.member, passport.run)
+        if identity_file.broker != broker:
+            raise ForeignDiskError(
+                f"{data} belongs to {identity_file.broker}, not to {broker}", found=identity_file.broker
+            )
+        return RunId(identity_file.member, identity_file.run)
 
 
 def _by_name(addresses: Sequence[tuple[str, Address]]) -> str:

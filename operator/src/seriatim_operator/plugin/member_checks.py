@@ -1,4 +1,4 @@
-"""Checks of the brokers themselves: pods, disks and their passports, images, protocol versions."""
+"""Checks of the brokers themselves: pods, disks and their identity files, images, protocol versions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_pods(look: Look) -> list[Finding]:
 
 
 def check_disks(look: Look) -> list[Finding]:
-    """Check that brokers accept each disk by its passport, and that each claim has a Broker."""
+    """Check that brokers accept each disk by its identity file, and that each claim has a Broker."""
     findings: list[Finding] = []
     for broker in look.brokers:
         healthy = broker.status.condition("DiskHealthy")
@@ -57,7 +57,7 @@ def check_disks(look: Look) -> list[Finding]:
                 bad(f"disk of {broker.name}", "its claim is not there", "kubectl seriatim plan shows what it waits for")
             )
     findings += check_former_disks(look)
-    return findings or [well("disks", f"{len(look.brokers)} passports are in order")]
+    return findings or [well("disks", f"{len(look.brokers)} identity files are in order")]
 
 
 def _check_host(look: Look, broker: Broker) -> list[Finding]:

@@ -137,7 +137,7 @@ BROKER: Final = {
         "NoClaim": "it has no claim",
     },
     "DiskHealthy": {
-        "Accepted": "the brokers know the disk by its passport",
+        "Accepted": "the brokers know the disk by its identity file",
         "NotJoined": "the disk has not joined the cluster yet",
         "NodeGone": "no Node has the host name that the volume is bound to",
         "ForeignDisk": "the disk belongs to another member or another cluster",
@@ -147,7 +147,7 @@ BROKER: Final = {
         "LostDisk": "the disk was declared lost and must not come back",
         "NewerFormat": "the disk was written by a newer version",
         "OlderFormat": "the disk was written by an older version, whose disks this one does not read",
-        "Corrupt": "the disk's passport or log cannot be read",
+        "Corrupt": "the disk's identity file or log cannot be read",
         "MountFailed": "the kubelet cannot mount the volume; the message has its words",
         "NodeReplaced": "the kubelet cannot mount the volume, and its Node was made again: the disk is probably gone",
         "GivenUp": "the disk is proved lost, and another disk takes the slot",

@@ -168,7 +168,7 @@ class RocksStorage:
         """Open the storage in a directory that this process has locked. Makes it if there is none. Blocks.
 
         Args:
-            directory: The data directory. This process must hold the passport's lock.
+            directory: The data directory. This process must hold the lock of the identity file.
             settings: Sizes and limits.
             checksum: CRC-32C.
             is_expected: Whether an earlier start made the storage here. Then a missing storage is an error.

@@ -71,7 +71,7 @@ class Cleanup:
 
         Rule `level-refuses` (K2): code that would misread records in the coordinator is refused when it joins. Without
         it:
-          1. A cluster is rolled back. A broker of the older code gets a new, empty disk, so no passport refuses it.
+          1. A cluster is rolled back. A broker of the older code gets a new, empty disk: no identity file refuses it.
           2. It serves a group in which order is by key, and does not know what its cursor says of lists.
           3. The group is given messages again that it has acknowledged.
         """

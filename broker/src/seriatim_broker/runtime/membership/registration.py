@@ -92,7 +92,7 @@ NEVER_SEEN = Seen()
 
 
 class Disk(Protocol):
-    """The data directory with its passport, locked and checked."""
+    """The data directory with its identity file, locked and checked."""
 
     @property
     def member(self) -> MemberId:

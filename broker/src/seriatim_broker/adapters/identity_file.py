@@ -1,9 +1,9 @@
-"""The passport of a data directory: the member to which the disk belongs, and its member run.
+"""The identity file of a data directory: the member to which the disk belongs, and its member run.
 
-The passport is a small file. A write puts the whole file under a second name, flushes it and renames it. A lock file
-beside it keeps a second process out. A start reads the passport first. If the disk belongs to another cluster or
-member, or a newer version wrote it, the start fails and changes nothing on it. The passport alone does not show that a
-disk is an older copy, or was emptied: `judge` compares it with the member run that the cluster knows.
+It is a small file. A write puts all of it under a second name, flushes it and renames it. A lock file beside it keeps a
+second process out. A start reads the identity file first. If the disk belongs to another cluster or member, or a newer
+version wrote it, the start fails and changes nothing on it. The identity file alone does not show that a disk is an
+older copy, or was emptied: `judge` compares it with the member run that the cluster knows.
 
     passport        "SQPASS01", CRC-32C of the rest (u32, little-endian), a StoredPassport
     lock            empty; held by `flock` while the process lives
@@ -58,7 +58,7 @@ _COPY_REMEDY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Passport:
+class IdentityFile:
     """The identity of a disk, and what its member keeps there beside the data.
 
     Attributes:
@@ -107,21 +107,21 @@ class DataDirectory:
     """A data directory of which this process holds the lock.
 
     Attributes:
-        passport: None in an empty directory.
+        identity_file: None in an empty directory.
         has_storage: Whether an earlier start made the storage, so that it must be there.
         ended_badly: Whether the member run before this one did not end cleanly: its process or its machine went down,
             and the data that it had not flushed is gone.
     """
 
-    def __init__(self, path: Path, lock: int, passport: Passport | None, checksum: Checksum) -> None:
+    def __init__(self, path: Path, lock: int, identity: IdentityFile | None, checksum: Checksum) -> None:
         """Do not call it: use `open_directory`."""
         self.path = path
-        self.passport = passport
+        self.identity_file = identity
         self._lock = lock
         self._writing = threading.Lock()  # the coordinator's revision is noted by another thread
         self._checksum = checksum
-        self.ended_badly = passport is not None and not passport.clean_shutdown
-        self.has_storage = passport is not None and passport.storage_made
+        self.ended_badly = identity is not None and not identity.clean_shutdown
+        self.has_storage = identity is not None and identity.storage_made
 
     @property
     def has_data(self) -> bool:
@@ -131,53 +131,53 @@ class DataDirectory:
     def problem(self, run: int) -> str:
         """What is wrong with the directory; empty if nothing is. Blocks.
 
-        It must still be the locked directory, have data, and have the passport of member run `run`. A disk error does
-        not count as a problem here, because the next flush meets the error and ends the process.
+        It must still be the locked directory, have data, and have the identity file of member run `run`. A disk error
+        does not count as a problem here, because the next flush meets the error and ends the process.
         """
         try:
             opened, found = os.fstat(self._lock), (self.path / _LOCK).stat()
-            passport = _read(self.path, self._checksum)
+            identity = _read(self.path, self._checksum)
             has_data = self.has_data
         except (FileNotFoundError, NotADirectoryError):
             return f"the data directory {self.path} is gone, or was emptied, while the broker runs"
         except CorruptionError as error:
-            return f"the passport of the data directory {self.path} was damaged while the broker runs: {error}"
+            return f"the identity file of the data directory {self.path} was damaged while the broker runs: {error}"
         except (OSError, StorageError):
             return ""
         if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino):
             return f"the data directory {self.path} was replaced by another one while the broker runs"
-        if passport is None or not has_data:
+        if identity is None or not has_data:
             return f"the data in the directory {self.path} is gone while the broker runs"
-        assert self.passport is not None
-        if (passport.incarnation, passport.run) != (self.passport.incarnation, run):
+        assert self.identity_file is not None
+        if (identity.incarnation, identity.run) != (self.identity_file.incarnation, run):
             return (
-                f"the data directory {self.path} now has the passport of {passport.member}, run {passport.run}; "
-                f"this process is run {run} of {self.passport.member}"
+                f"the data directory {self.path} now has the identity file of {identity.member}, run {identity.run}; "
+                f"this process is run {run} of {self.identity_file.member}"
             )
         return ""
 
-    def create(self, cluster_id: str, broker: str) -> Passport:
+    def create(self, cluster_id: str, broker: str) -> IdentityFile:
         """Make this empty directory a new incarnation, durably. Blocks.
 
         Raises:
-            StorageError: The passport cannot be written.
+            StorageError: The identity file cannot be written.
         """
-        assert self.passport is None, "the directory has a passport"
-        passport = Passport(cluster_id, broker, uuid4().hex, run=0, boot_id=boot_id(), clean_shutdown=True)
-        self._put(passport)
-        return passport
+        assert self.identity_file is None, "the directory has an identity file"
+        identity = IdentityFile(cluster_id, broker, uuid4().hex, run=0, boot_id=boot_id(), clean_shutdown=True)
+        self._put(identity)
+        return identity
 
     def raise_run(self) -> int:
         """Begin a member run, and return its number. Blocks.
 
-        When this returns, the passport says durably that this member run has begun and has not ended cleanly.
+        When this returns, the identity file says durably that this member run has begun and has not ended cleanly.
 
         Raises:
-            StorageError: The passport cannot be written.
+            StorageError: The identity file cannot be written.
         """
-        assert self.passport is not None, "no passport yet"
-        run = self.passport.run + 1
-        before = run if self.ended_badly else self.passport.suspect_before_run
+        assert self.identity_file is not None, "no identity file yet"
+        run = self.identity_file.run + 1
+        before = run if self.ended_badly else self.identity_file.suspect_before_run
         self._write(
             format_version=FORMAT_VERSION,
             run=run,
@@ -196,23 +196,23 @@ class DataDirectory:
             rebuilt_at_ms: When the coordinator's records were last rebuilt, in milliseconds since 1970 UTC; 0: never.
 
         Raises:
-            StorageError: The passport cannot be written.
+            StorageError: The identity file cannot be written.
         """
-        assert self.passport is not None, "no passport yet"
+        assert self.identity_file is not None, "no identity file yet"
         self._write(
             registered_run=registered_run, coordinator_revision=revision, coordinator_rebuilt_at_ms=rebuilt_at_ms
         )
 
     def note_storage(self) -> None:
         """Note durably that the database and its watermark exist. Blocks. Idempotent."""
-        assert self.passport is not None, "no passport yet"
-        if not self.passport.storage_made:
+        assert self.identity_file is not None, "no identity file yet"
+        if not self.identity_file.storage_made:
             self._write(storage_made=True)
         self.has_storage = True
 
     def mark_clean(self) -> None:
         """Note durably that this member run ended cleanly, with all data written and closed. Blocks."""
-        assert self.passport is not None, "no passport yet"
+        assert self.identity_file is not None, "no identity file yet"
         self._write(clean_shutdown=True)
 
     def release(self) -> None:
@@ -223,35 +223,35 @@ class DataDirectory:
 
     def _write(self, **changes: Any) -> None:
         with self._writing:
-            assert self.passport is not None, "no passport yet"
-            self._put(replace(self.passport, **changes))
+            assert self.identity_file is not None, "no identity file yet"
+            self._put(replace(self.identity_file, **changes))
 
-    def _put(self, passport: Passport) -> None:
+    def _put(self, identity: IdentityFile) -> None:
         assert self._lock >= 0, "the directory was released"
         message = storage_pb2.StoredPassport(
-            format_version=passport.format_version,
-            cluster_id=passport.cluster_id,
-            broker=passport.broker,
-            incarnation=passport.incarnation,
-            run=passport.run,
-            boot_id=passport.boot_id,
-            clean_shutdown=passport.clean_shutdown,
-            suspect_before_run=passport.suspect_before_run,
-            storage_made=passport.storage_made,
-            registered_run=passport.registered_run,
-            coordinator_revision=passport.coordinator_revision,
-            coordinator_rebuilt_at_ms=passport.coordinator_rebuilt_at_ms,
+            format_version=identity.format_version,
+            cluster_id=identity.cluster_id,
+            broker=identity.broker,
+            incarnation=identity.incarnation,
+            run=identity.run,
+            boot_id=identity.boot_id,
+            clean_shutdown=identity.clean_shutdown,
+            suspect_before_run=identity.suspect_before_run,
+            storage_made=identity.storage_made,
+            registered_run=identity.registered_run,
+            coordinator_revision=identity.coordinator_revision,
+            coordinator_rebuilt_at_ms=identity.coordinator_rebuilt_at_ms,
         ).SerializeToString()
         data = _HEADER.pack(_MAGIC, self._checksum(0, message)) + message
         try:
             _replace(self.path, data)
         except OSError as error:
-            raise StorageError(f"the passport in {self.path} cannot be written: {error}") from error
-        self.passport = passport
+            raise StorageError(f"the identity file in {self.path} cannot be written: {error}") from error
+        self.identity_file = identity
 
 
 def open_directory(path: Path, broker: str, cluster_id: str | None, checksum: Checksum) -> DataDirectory:
-    """Lock a directory and read its passport. Makes the directory if it does not exist. Blocks.
+    """Lock a directory and read its identity file. Makes the directory if it does not exist. Blocks.
 
     Args:
         path: The data directory.
@@ -264,54 +264,53 @@ def open_directory(path: Path, broker: str, cluster_id: str | None, checksum: Ch
         ForeignDiskError: The directory belongs to another member or cluster.
         NewerFormatError: A newer version wrote it.
         OlderFormatError: A version whose directories this one does not read wrote it.
-        CorruptionError: The passport is damaged, or is missing beside data.
+        CorruptionError: The identity file is damaged, or is missing beside data.
         StorageError: Another process holds the directory, or it cannot be read.
     """
     lock = _lock(path)
     try:
-        passport = _read(path, checksum)
-        if passport is not None:
-            _check_owner(path, passport, broker)
+        identity = _read(path, checksum)
+        if identity is not None:
+            _check_owner(path, identity, broker)
             if cluster_id is not None:
-                check_cluster(passport, cluster_id)
+                check_cluster(identity, cluster_id)
     except BaseException:
         os.close(lock)
         raise
-    return DataDirectory(path, lock, passport, checksum)
+    return DataDirectory(path, lock, identity, checksum)
 
 
-def read_passport(path: Path, checksum: Checksum) -> Passport | None:
-    """The passport of a directory, also while a broker holds its lock; None if it has none. Blocks.
+def read_identity_file(path: Path, checksum: Checksum) -> IdentityFile | None:
+    """The identity file of a directory, also while a broker holds its lock; None if it has none. Blocks.
 
-    A runner uses it. A broker replaces the passport as a whole, so the reader gets the one before a write or the one
-    after it.
+    A runner uses it. A broker replaces the file in one step, so the reader gets the one before a write or after it.
 
     Raises:
-        NewerFormatError: A newer version wrote the passport.
+        NewerFormatError: A newer version wrote the identity file.
         OlderFormatError: A version whose directories this one does not read wrote it.
-        CorruptionError: The passport is damaged, or is missing although there is data.
-        StorageError: The passport cannot be read.
+        CorruptionError: The identity file is damaged, or is missing although there is data.
+        StorageError: The identity file cannot be read.
     """
     return _read(path, checksum)
 
 
-def check_cluster(passport: Passport, cluster_id: str) -> None:
+def check_cluster(identity: IdentityFile, cluster_id: str) -> None:
     """Check that a disk belongs to this cluster.
 
     Raises:
         ForeignDiskError: The disk belongs to another cluster.
     """
-    if passport.cluster_id != cluster_id:
+    if identity.cluster_id != cluster_id:
         raise ForeignDiskError(
-            f"this directory belongs to the cluster {passport.cluster_id}, not to {cluster_id}. Remedy: start the "
+            f"this directory belongs to the cluster {identity.cluster_id}, not to {cluster_id}. Remedy: start the "
             "broker with its own directory, or with the coordinator of that cluster. If that coordinator lost its "
             "data, run seriatim coordinator rebuild while the other brokers run, and start again; nothing was changed",
-            found=passport.cluster_id,
+            found=identity.cluster_id,
             expected=cluster_id,
         )
 
 
-def judge(passport: Passport | None, known: KnownMember | None) -> None:
+def judge(identity: IdentityFile | None, known: KnownMember | None) -> None:
     """Compare a disk with what the cluster knows of the slot. Call it before the start raises the member run.
 
     If a copy was made during the last member run, it has the same number as the original, and this check cannot find
@@ -328,25 +327,25 @@ def judge(passport: Passport | None, known: KnownMember | None) -> None:
     # 1. As has acknowledged messages. Its disk is emptied, and As starts under its old identity.
     # 2. Am goes down. A switcher asks As for its tail, and As answers 0, because its disk is empty.
     # 3. The switcher seals the segment at 0. All acknowledged messages are lost.
-    if passport is None:
+    if identity is None:
         raise WipedDiskError(
             f"the directory is empty, but the slot belongs to the disk {known.incarnation}. Remedy: bring that disk "
             "back; if it is lost for good and its process is gone, start once with --replace-disk: this directory "
             "then takes the slot as a new incarnation",
             expected=known.incarnation,
         )
-    if passport.incarnation != known.incarnation:
+    if identity.incarnation != known.incarnation:
         raise ForeignDiskError(
-            f"the directory is the disk {passport.incarnation}, but the slot belongs to {known.incarnation}. Remedy: "
+            f"the directory is the disk {identity.incarnation}, but the slot belongs to {known.incarnation}. Remedy: "
             "start with that disk, or replace the member by a new, empty directory",
-            found=passport.incarnation,
+            found=identity.incarnation,
             expected=known.incarnation,
         )
-    if passport.run < known.run:
+    if identity.run < known.run:
         raise OldDiskError(
-            f"the directory is an older copy: its last run is {passport.run}, the cluster knows run {known.run}; the "
+            f"the directory is an older copy: its last run is {identity.run}, the cluster knows run {known.run}; the "
             f"messages that were acknowledged since are not on it. {_COPY_REMEDY}",
-            found=passport.run,
+            found=identity.run,
             expected=known.run,
         )
 
@@ -359,12 +358,12 @@ def boot_id() -> str:
         return ""
 
 
-def _check_owner(path: Path, passport: Passport, broker: str) -> None:
-    if passport.broker != broker:
+def _check_owner(path: Path, identity: IdentityFile, broker: str) -> None:
+    if identity.broker != broker:
         raise ForeignDiskError(
-            f"{path} belongs to the broker {passport.broker}, not to {broker}. Remedy: start the broker with its own "
+            f"{path} belongs to the broker {identity.broker}, not to {broker}. Remedy: start the broker with its own "
             "directory; nothing was changed",
-            found=passport.broker,
+            found=identity.broker,
             expected=broker,
         )
 
@@ -385,29 +384,29 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _read(path: Path, checksum: Checksum) -> Passport | None:
+def _read(path: Path, checksum: Checksum) -> IdentityFile | None:
     try:
         data = (path / _FILE).read_bytes()
     except FileNotFoundError:
         strays = _strays(path)
         if strays:
             raise CorruptionError(
-                f"{path} has no passport, but is not empty ({', '.join(strays[:3])}). {_COPY_REMEDY}"
+                f"{path} has no identity file, but is not empty ({', '.join(strays[:3])}). {_COPY_REMEDY}"
             ) from None
         return None
     except OSError as error:
-        raise StorageError(f"the passport in {path} cannot be read: {error}") from error
+        raise StorageError(f"the identity file in {path} cannot be read: {error}") from error
     return _parse(path, data, checksum)
 
 
 def _strays(path: Path) -> list[str]:
-    """The names in the directory, without the passport and its lock."""
+    """The names in the directory, without the identity file and its lock."""
     known = (_FILE, _TEMPORARY, _LOCK, "lost+found")
     return sorted(file.name for file in path.iterdir() if file.name not in known)
 
 
-def _parse(path: Path, data: bytes, checksum: Checksum) -> Passport:
-    damaged = f"the passport in {path} is damaged. {_COPY_REMEDY}"
+def _parse(path: Path, data: bytes, checksum: Checksum) -> IdentityFile:
+    damaged = f"the identity file in {path} is damaged. {_COPY_REMEDY}"
     if len(data) < _HEADER.size:
         raise CorruptionError(damaged)
     magic, expected = _HEADER.unpack_from(data)
@@ -433,7 +432,7 @@ def _parse(path: Path, data: bytes, checksum: Checksum) -> Passport:
             found=stored.format_version,
             known=FORMAT_VERSION_MIN,
         )
-    return Passport(
+    return IdentityFile(
         cluster_id=stored.cluster_id,
         broker=stored.broker,
         incarnation=stored.incarnation,

@@ -18,9 +18,9 @@ from seriatim_api.errors import (
     WipedDiskError,
 )
 from seriatim_api.v1 import storage_pb2
-from seriatim_broker.adapters import passport as module
+from seriatim_broker.adapters import identity_file as module
 from seriatim_broker.adapters.crc import crc32c
-from seriatim_broker.adapters.passport import DataDirectory, KnownMember, check_cluster, judge, open_directory
+from seriatim_broker.adapters.identity_file import DataDirectory, KnownMember, check_cluster, judge, open_directory
 
 
 def _open(path: Path, broker: str = "g0-0", cluster: str | None = "c1") -> DataDirectory:
@@ -33,13 +33,13 @@ def _made(path: Path) -> None:
     directory.release()
 
 
-def test_a_new_directory_has_no_passport_until_it_is_given_one(tmp_path: Path) -> None:
+def test_a_new_directory_has_no_identity_file_until_it_is_given_one(tmp_path: Path) -> None:
     directory = _open(tmp_path / "deep" / "data")
-    assert directory.passport is None
+    assert directory.identity_file is None
     made = directory.create("c1", "g0-0")
     directory.release()
     again = _open(tmp_path / "deep" / "data")
-    assert again.passport == made
+    assert again.identity_file == made
     assert made.run == 0
     assert len(made.incarnation) == 32
     again.release()
@@ -77,9 +77,9 @@ def test_another_clusters_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ForeignDiskError, match="cluster c1, not to c2"):
         _open(tmp_path, cluster="c2")
     directory = _open(tmp_path, cluster=None)
-    assert directory.passport is not None
+    assert directory.identity_file is not None
     with pytest.raises(ForeignDiskError):
-        check_cluster(directory.passport, "c2")
+        check_cluster(directory.identity_file, "c2")
     directory.release()
 
 
@@ -94,7 +94,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     assert caught.value.number == 701
 
 
-def test_a_damaged_passport_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_identity_file_is_refused(tmp_path: Path) -> None:
     _made(tmp_path)
     data = (tmp_path / "passport").read_bytes()
     for at in range(len(data)):
@@ -107,13 +107,13 @@ def test_a_damaged_passport_is_refused(tmp_path: Path) -> None:
             _open(tmp_path)
 
 
-def test_data_without_a_passport_is_refused(tmp_path: Path) -> None:
+def test_data_without_an_identity_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
-    with pytest.raises(CorruptionError, match="no passport"):
+    with pytest.raises(CorruptionError, match="no identity file"):
         _open(tmp_path)
 
 
-def test_a_write_that_did_not_finish_leaves_the_old_passport(tmp_path: Path) -> None:
+def test_a_write_that_did_not_finish_leaves_the_old_identity_file(tmp_path: Path) -> None:
     _made(tmp_path)
     (tmp_path / "passport.new").write_bytes(b"half")
     directory = _open(tmp_path)
@@ -134,8 +134,8 @@ def test_a_run_that_did_not_end_in_order_makes_those_before_the_next_one_suspect
     in_good_order = _open(tmp_path)
     assert not in_good_order.ended_badly
     in_good_order.raise_run()
-    assert in_good_order.passport is not None
-    assert in_good_order.passport.suspect_before_run == 0
+    assert in_good_order.identity_file is not None
+    assert in_good_order.identity_file.suspect_before_run == 0
     in_good_order.release()
     process_died = _open(tmp_path)
     assert process_died.ended_badly
@@ -145,35 +145,35 @@ def test_a_run_that_did_not_end_in_order_makes_those_before_the_next_one_suspect
     restarted = _open(tmp_path)
     assert not restarted.ended_badly
     assert restarted.raise_run() == run + 1
-    assert restarted.passport is not None
-    assert restarted.passport.suspect_before_run == run, "what the process took with it is still missing"
+    assert restarted.identity_file is not None
+    assert restarted.identity_file.suspect_before_run == run, "what the process took with it is still missing"
     restarted.release()
     monkeypatch.setattr(module, "boot_id", lambda: "another boot")
     rebooted = _open(tmp_path)
     assert rebooted.ended_badly
     assert rebooted.raise_run() == run + 2
-    assert rebooted.passport is not None
-    assert rebooted.passport.suspect_before_run == run + 2
+    assert rebooted.identity_file is not None
+    assert rebooted.identity_file.suspect_before_run == run + 2
     rebooted.release()
 
 
 def test_a_disk_is_judged_by_what_the_cluster_knows(tmp_path: Path) -> None:
     _made(tmp_path)
     directory = _open(tmp_path)
-    passport = directory.passport
+    identity_file = directory.identity_file
     directory.release()
-    assert passport is not None
-    passport = replace(passport, run=5)
+    assert identity_file is not None
+    identity_file = replace(identity_file, run=5)
     judge(None, None)
-    judge(passport, None)
-    judge(passport, KnownMember(passport.incarnation, 5))
-    judge(passport, KnownMember(passport.incarnation, 4))  # raised here, the cluster not reported before the crash
+    judge(identity file, None)
+    judge(identity file, KnownMember(identity file.incarnation, 5))
+    judge(identity file, KnownMember(identity file.incarnation, 4))  # raised here, the cluster not reported before the crash
     with pytest.raises(OldDiskError, match="last run is 5, the cluster knows run 6"):
-        judge(passport, KnownMember(passport.incarnation, 6))
+        judge(identity_file, KnownMember(identity_file.incarnation, 6))
     with pytest.raises(WipedDiskError, match="empty"):
-        judge(None, KnownMember(passport.incarnation, 1))
+        judge(None, KnownMember(identity_file.incarnation, 1))
     with pytest.raises(ForeignDiskError, match="slot belongs to"):
-        judge(passport, KnownMember("f" * 32, 1))
+        judge(identity_file, KnownMember("f" * 32, 1))
 
 
 # ---- while a broker runs --------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_running_broker_can_tell_that_its_directory_is_lost(
     (path / "000001.log").write_bytes(b"batches")
     assert directory.problem(run) == ""
     directory.mark_clean()
-    assert directory.problem(run) == "", "a passport that this process wrote is no news"
+    assert directory.problem(run) == "", "an identity file that this process wrote is no news"
     lose(path)
     assert words in directory.problem(run)
     directory.release()
