@@ -5,7 +5,7 @@
     disks          disks that are modelled, or written by the real storage adapter
     remade_topics  a topic is deleted and made again
     topic_growth   a topic gets one more partition
-    remade_groups  a consumer group is deleted and made again
+    remade_consumer_groups  a consumer group is deleted and made again
     rebuilds       an administrator rebuilds a coordinator that lost records
     operator       an operator changes what it wants of broker groups
     cluster        all of these

@@ -29,7 +29,7 @@ from .coordinator import RuntimeCoordinator
 from .disks import MemoryDisks
 from .operator import BrokerGroupOperator
 from .rebuilds import Person
-from .remade_groups import ConsumerGroupMaker
+from .remade_consumer_groups import ConsumerGroupMaker
 from .remade_topics import FORGOTTEN_US, TOPIC, TOPIC_DEADLINE_S, TopicMaker
 from .topic_growth import TopicGrowth
 

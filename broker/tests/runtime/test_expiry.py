@@ -37,7 +37,7 @@ from seriatim_broker.runtime.coordinator.records import (
     deleted_partitions_from,
     put_deleted_partitions,
 )
-from seriatim_broker.runtime.duties.deleted_groups import DeletedGroups
+from seriatim_broker.runtime.duties.deleted_consumer_groups import DeletedConsumerGroups
 from seriatim_broker.runtime.membership.wall_clocks import WallClocks
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
@@ -450,7 +450,7 @@ async def test_a_broker_forgets_groups_whose_cursor_was_removed() -> None:
     cluster.forget("again", epoch=7)
     cluster.forget("young", epoch=3, at_ms=NOW_MS)
     cluster.put(KEYS.cursor(ONE, "live"), cursor_to_value(CursorRecord(1, 2, 0, "t")))
-    forgetting = DeletedGroups(cluster.coordinator, KEYS, groups, 1.0)  # type: ignore[arg-type]
+    forgetting = DeletedConsumerGroups(cluster.coordinator, KEYS, groups, 1.0)  # type: ignore[arg-type]
     assert await forgetting.look() == 0, "nothing was removed yet"
     await cluster.expiry.remove_cursors()
     assert await (await cluster.group("again")).create("t", {ONE: (1, 0)})
@@ -463,7 +463,7 @@ async def test_a_rebuild_makes_no_broker_forget_a_group() -> None:
     cluster = Cluster()
     groups = Groups(g=7)
     cluster.store.txn((), [EpochFloor(floor=NOW_MS).put(KEYS)], ())
-    forgetting = DeletedGroups(cluster.coordinator, KEYS, groups, 1.0)  # type: ignore[arg-type]
+    forgetting = DeletedConsumerGroups(cluster.coordinator, KEYS, groups, 1.0)  # type: ignore[arg-type]
     assert await forgetting.look() == 0
     assert groups.epochs == {"g": 7}
 
@@ -472,7 +472,7 @@ async def test_a_broker_looks_when_cursors_are_removed() -> None:
     cluster = Cluster()
     groups = Groups(g=7)
     cluster.forget("g", epoch=7)
-    forgetting = DeletedGroups(cluster.coordinator, KEYS, groups, 0.0)  # type: ignore[arg-type]
+    forgetting = DeletedConsumerGroups(cluster.coordinator, KEYS, groups, 0.0)  # type: ignore[arg-type]
     duty = asyncio.create_task(forgetting.run())
     await cluster.expiry.remove_cursors()
     async with asyncio.timeout(60):

@@ -165,9 +165,9 @@ def test_a_disk_is_judged_by_what_the_cluster_knows(tmp_path: Path) -> None:
     assert identity_file is not None
     identity_file = replace(identity_file, run=5)
     judge(None, None)
-    judge(identity file, None)
-    judge(identity file, KnownMember(identity file.incarnation, 5))
-    judge(identity file, KnownMember(identity file.incarnation, 4))  # raised here, the cluster not reported before the crash
+    judge(identity_file, None)
+    judge(identity_file, KnownMember(identity_file.incarnation, 5))
+    judge(identity_file, KnownMember(identity_file.incarnation, 4))  # raised here, before the cluster heard of it
     with pytest.raises(OldDiskError, match="last run is 5, the cluster knows run 6"):
         judge(identity_file, KnownMember(identity_file.incarnation, 6))
     with pytest.raises(WipedDiskError, match="empty"):

@@ -2,11 +2,11 @@
 
 The connections between brokers are in `rpc`. `testing` has all of these parts for a simulated machine.
 
-    rocks         storage in RocksDB
-    passport      identity of a data directory: the member to which it belongs, and its member run
-    arrow_bodies  bodies of batches, read with pyarrow
-    crc           the checksum CRC-32C
-    system_clock  clocks of the machine
+    rocks          storage in RocksDB
+    identity_file  identity of a data directory: the member to which it belongs, and its member run
+    arrow_bodies   bodies of batches, read with pyarrow
+    crc            the checksum CRC-32C
+    system_clock   clocks of the machine
 
     etcd          the coordinator: etcd, or the embedded one
     etcd_channel  connections to its endpoints, with certificates

@@ -40,7 +40,7 @@ from .driver.coordinator_requests import CoordinatorRequests
 from .driver.driver import Core, Driver
 from .driver.links import Links
 from .driver.traffic import Measured, MeasureTraffic, Traffic
-from .duties.deleted_groups import DeletedGroups
+from .duties.deleted_consumer_groups import DeletedConsumerGroups
 from .duties.restart_gate import RestartGate
 from .duties.retention import Retention, RetentionSettings
 from .duties.stage_floors import StageFloors
@@ -176,7 +176,7 @@ class Runtime:
         self.unfinished_publications = unfinished = UnfinishedPublications(coordinator, keys, clock)
         self.controller = Controller(election, topics, caretaker, drainer, balancer, cleanup, unfinished)
         self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
-        self._deleted_groups = DeletedGroups(coordinator, keys, self.driver, settings.forget_s)
+        self._deleted_consumer_groups = DeletedConsumerGroups(coordinator, keys, self.driver, settings.forget_s)
         self.stage_floors = StageFloors(coordinator, keys)
         self.retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention, self.stage_floors)
         self.is_there = caretaker.is_there
@@ -203,7 +203,7 @@ class Runtime:
             ("lost records", self.lost_records.run()),
             ("watermarks", self.watermarks.run()),
             ("controller", self.controller.run()),
-            ("deleted groups", self._deleted_groups.run()),
+            ("deleted groups", self._deleted_consumer_groups.run()),
             ("retention", self.retention.run()),
         ]
 

@@ -9,7 +9,7 @@ Production modules never import this package.
     simulated_storage      storage over such a disk: slow, saturated or full, with flipped bits
     memory_database        a database in place of RocksDB
     adapter_storage        the real storage adapter over this database, with an image of what should be durable
-    simulated_directory    passport of a data directory
+    simulated_directory    identity file of a data directory
     simulated_bodies       bodies that are one number: the first message, and the others follow
 
     memory_coordinator     keys, revisions, leases and watches

@@ -65,7 +65,7 @@ class CaretakerSettings:
         min_copies: Copies that a sealed segment should have.
         deleted_kept_s: How long the cursors of a deleted consumer group, and the tombstones of a deleted topic, stay.
         tidy_s: Seconds between two passes of `cleanup`.
-        forget_s: Seconds between two scans of `duties.deleted_groups`, which every broker makes.
+        forget_s: Seconds between two scans of `duties.deleted_consumer_groups`, which every broker makes.
     """
 
     heal_after_s: float = 600.0

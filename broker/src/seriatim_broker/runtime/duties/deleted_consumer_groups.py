@@ -34,7 +34,7 @@ LIST_DEADLINE_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
-class DeletedGroups:
+class DeletedConsumerGroups:
     """A duty of each broker, until cancelled."""
 
     def __init__(self, coordinator: Coordinator, keys: Keys, driver: Driver, look_s: float) -> None:
