@@ -48,7 +48,8 @@ class Cursors:
         if old is None:
             begins = make_offset(new.segment_no, new.start_index)
             known = seen.groups.get((group, partition))
-            if known is not None and seen.waits_for_rebuild and max(known.group_epoch, 1) == new.group_epoch:
+            is_same = known is not None and seen.waits_for_rebuild and max(known.group_epoch, 1) == new.group_epoch
+            if is_same and seen.epoch_on_disks(partition, group) >= new.group_epoch:
                 return  # an older copy of the coordinator lacks it; what disks have of this group epoch still counts
             is_again = known is not None and seen.waits_for_rebuild and new.group_epoch < known.group_epoch
             if known is not None and is_again:
@@ -95,6 +96,7 @@ class Cursors:
         for segment in seen.history[partition][-1].segments:
             if not old.segment_no <= segment.no < new.segment_no:
                 continue
+            segment = self._as_disks_know(partition, segment)
             if segment.state not in SETTLED or segment.sealed_len is None:
                 seen.fail("I8", f"{what}, and segment {segment.no} is not settled")
             is_drained = self._deliveries.is_drained
@@ -104,6 +106,16 @@ class Cursors:
                     seen.fail("I8", f"{what} in one group epoch, and {segment.no} was lost before it was read")
             elif not is_drained(view, partition, segment) and not _says_dropped(segment, new, view):
                 seen.fail("I8", f"{what}, and of {segment.no} it acknowledged {view.acked.get(segment.no, 0)}")
+
+    def _as_disks_know(self, partition: PartitionId, segment: Segment) -> Segment:
+        """The segment as it was before an older copy of the coordinator came back, if it was sealed then.
+
+        A broker that was told the newer record follows that, and not the copy.
+        """
+        sealed = self._seen.sealed.get((partition, segment.no))
+        if not self._seen.waits_for_rebuild or sealed is None or segment.state is not SegmentState.OPEN:
+            return segment
+        return replace(segment, state=SegmentState.SEALED, sealed_len=sealed[0], sealed_checksum=sealed[1])
 
     def confirmed(self, group: str, partition: PartitionId, group_epoch: int, segment_no: int, index: int) -> None:
         """A server confirms that everything below `index` is acknowledged, durably on every eligible copy."""

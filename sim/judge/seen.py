@@ -109,11 +109,16 @@ class Seen:
         return found
 
     def is_dropped(self, partition: PartitionId, no: int, index: int) -> bool:
-        """Whether the record says that retention dropped the messages there."""
-        known = self.history.get(partition)  # an explored world may begin with a record that was never written
-        segment = known[-1].segment(no) if known else None
-        has_left = any(left.no == no for left in self.left.get(partition, ()))
-        return has_left or (segment is not None and index < segment.start)
+        """Whether the record says that retention dropped the messages there.
+
+        An older copy of the coordinator may lack that until the rebuild. The disks have dropped them all the same.
+        """
+        known = self.history.get(partition, [])  # an explored world may begin with a record that was never written
+        if any(left.no == no for left in self.left.get(partition, ())):
+            return True
+        chains = known if self.waits_for_rebuild else known[-1:]
+        segments = (chain.segment(no) for chain in reversed(chains))
+        return any(segment is not None and index < segment.start for segment in segments)
 
     # ---- disks --------------------------------------------------------------------------------------
 

@@ -453,6 +453,55 @@ def test_a_rebuilt_cursor_passes_only_what_the_group_had_worked_off() -> None:
 
 
 @pytest.mark.parametrize("is_on_a_disk", [False, True])
+def test_lost_group_that_begins_after_a_drop(is_on_a_disk: bool) -> None:
+    """The coordinator came back empty. If no disk knows the consumer group, it is a new one."""
+    pair = Pair(flush=True)
+    judge = pair.judge
+    judge.cursor_written("a-0", ONE, "early", None, CursorRecord(1, 1, 0, "t"))
+    assert not judge.view("early", ONE).start
+    if is_on_a_disk:
+        pair.put(pair.slots["b-0"], PutCursor(ONE, CursorState(1, "early", 1, 0, 0, settings=SETTINGS_DEFAULT)))
+    judge.seen.waits_for_rebuild = True
+    judge.cursor_written("b-0", ONE, "early", None, CursorRecord(1, 1, 4, "t"))
+    assert judge.view("early", ONE).need_not_have(make_offset(1, 3)) is not is_on_a_disk
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_cursor_that_passes_what_an_older_copy_has_open(is_restored: bool) -> None:
+    """A broker that was told the newer record follows that."""
+    pair = Pair(flush=True)
+    judge, before = pair.judge, pair.chain
+    cursor = CursorRecord(1, 1, 0, "t")
+    judge.cursor_written("a-0", ONE, "early", None, cursor)
+    seal = chains.Seal(0, 0, A, (A, B), None, (), 0)
+    pair.write(chains.seal_and_open(before, seal, NEXT, 0))
+    judge.seen.history[ONE].append(before)
+    judge.seen.waits_for_rebuild = is_restored
+    moved = CursorRecord(2, 1, 0, "t")
+    if is_restored:
+        judge.cursor_written("a-0", ONE, "early", cursor, moved)
+    else:
+        with pytest.raises(Violation, match="I8"):
+            judge.cursor_written("a-0", ONE, "early", cursor, moved)
+
+
+def test_drop_that_an_older_copy_lacks() -> None:
+    """What disks have dropped is gone, whatever the coordinator says before the rebuild."""
+    pair = Pair(flush=True)
+    seen, before = pair.judge.seen, pair.chain
+    for name in ("a-0", "b-0"):
+        pair.take(name, 3, flushed=True)
+    start = pair.batches[1].header
+    begin = Start(start.end_index, start.checksum, sum(batch.size_bytes for batch in pair.batches[:2]))
+    pair.write(chains.trim(before, 1, begin, 1))
+    seen.history[ONE].append(before)
+    assert not seen.is_dropped(ONE, 1, 0)
+    seen.waits_for_rebuild = True
+    assert seen.is_dropped(ONE, 1, 0)
+    assert not seen.is_dropped(ONE, 1, start.end_index)
+
+
+@pytest.mark.parametrize("is_on_a_disk", [False, True])
 def test_a_move_that_the_coordinator_lost(is_on_a_disk: bool) -> None:
     """No disk knows it unless a server had begun its group epoch. Then the rebuild brings it back."""
     pair = Pair(flush=True)
