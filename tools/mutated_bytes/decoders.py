@@ -308,7 +308,7 @@ def _parts_in(data: bytes) -> list[bytes]:
 def _read_rows(data: bytes) -> None:
     parts = _parts_in(data)
     rows = list(zip(parts[::2], parts[1::2], strict=False))
-    ledger_rows.has_forwards(dict(rows))
+    ledger_rows.has_forwards(rows)
     ledger_rows.handed_rows(rows)
     ledger_rows.without_grants(rows)
     ledger_rows.count_keys(rows, 5)

@@ -29,8 +29,8 @@ from seriatim_broker.core.values.keyed import (
     first_number,
 )
 from seriatim_broker.core.values.kinds import ReadKind, TimerKind
-from seriatim_broker.core.values.ledger_rows import count_keys, read_rows
-from seriatim_broker.core.values.log import LedgerRow
+from seriatim_broker.core.values.ledger_rows import count_keys, read_rows, write_forwarder
+from seriatim_broker.core.values.log import HandOverId, HandOverState, LedgerRow
 from seriatim_broker.core.values.segment import SegmentState
 
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
@@ -817,6 +817,53 @@ def test_dead_letters_taken_up_while_the_outcome_is_unknown() -> None:
     assert bench.all(fx.ReadCursor)
     bench.do(ev.CursorRead(P, GROUP, written.record, 9))
     assert GROUP not in bench.part.consumer_groups, "the server of the next segment continues"
+
+
+def test_dead_letters_that_are_handed_over_without_consumers() -> None:
+    """Rule `letters-go-on`: the next server is told, and sends them."""
+    bench, written = crosses_with_dead_letters()
+    server = bench.chain.segments[1].server
+    bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.DONE, 9))
+    bench.do(ev.CursorRead(P, GROUP, written.record, 9))
+    assert bench.sent(msg.PassRequest, server) == [msg.PassRequest(P, 2, GROUP)]
+    assert GROUP not in bench.part.consumer_groups
+
+
+@pytest.mark.parametrize("has_letters", [True, False])
+def test_server_that_is_told_of_dead_letters(has_letters: bool) -> None:
+    """Rule `letters-go-on`."""
+    named = HandOverId(7, 3)
+    before = forwarding("ab")
+    before.fail("a")
+    before.deliver()
+    rows = tuple(before.rows().items()) if has_letters else (write_forwarder(1),)
+    bench = Forwarding("ab", handover=named)
+    bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, named, rows)}
+    bench.link(M01)
+    bench.read_chain(bench.chain)
+    bench.hear(M01, msg.PassRequest(P, 1, GROUP))
+    bench.cursor()
+    if has_letters:
+        bench.written()  # the serving right of this member run
+        bench.wait(bench.config.serve_lease_us + bench.config.serve_margin_us + 100 * MS, (M01,))
+        bench.cursor()
+        for _ in range(4):
+            bench.deliver()
+        assert bench.numbers() == [1]
+    else:
+        assert GROUP not in bench.part.consumer_groups
+
+
+def test_server_that_dies_before_it_begins_with_dead_letters() -> None:
+    """Rule `letters-go-on`: the next one has the hand-over, and no control record."""
+    before = forwarding("ab")
+    before.fail("a")
+    before.deliver()
+    bench = Forwarding("ab")
+    rows = tuple(before.rows().items())
+    bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, HandOverId(7, 3), rows)}
+    bench.read_chain(change_server(bench.chain, 1, M00, ()))
+    assert bench.all(fx.ReadCursor)
 
 
 def test_consumers_that_end_while_dead_letters_are_handed_over() -> None:

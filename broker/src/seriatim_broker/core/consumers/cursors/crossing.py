@@ -277,6 +277,7 @@ def end_segment(seat: Seat) -> None:
     delivery_attempts.forget(partition, consumer_group.name)
     consumer_group.consumers = []
     consumer_group.dispatcher.end_grant()
+    consumer_group.forwards_alone |= consumer_group.is_forwarding  # then the next server is asked to continue
     consumer_group.keyed = None
     consumer_group.ledger.replications = {}
     consumer_group.phase = ConsumerGroupPhase.LOADING

@@ -607,14 +607,18 @@ def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassCo
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     if consumer_group is None:
         consumer_group = consumer_group_of(broker, partition, event.consumer_group)
-        consumer_group.passes_alone = True
     elif (
         consumer_group.phase is ConsumerGroupPhase.LOADING
         and not consumer_group.consumers
         and not consumer_group.crossing_serial
     ):
-        consumer_group.passes_alone = True
         Seat(broker, partition, consumer_group).read_cursor()
+    else:
+        return
+    consumer_group.passes_alone = True
+    held = partition.handovers.get(event.consumer_group)
+    if held is not None and held.segment_no == event.segment_no and has_forwards(held.rows):
+        consumer_group.forwards_alone = True
 
 
 def _pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord) -> None:
@@ -710,9 +714,15 @@ def take_up_forwards(broker: BrokerState, partition: Partition, chain: Chain, de
         chain: Its record.
         dead: A broker that counts as dead: members that may replace it as the server try that. Empty: none does.
     """
-    for name, rows in partition.ledger_rows.items():
-        known = partition.cursors.get(name)
-        segment = chain.segment(known.segment_no) if known is not None else None
+    own = [
+        (name, partition.cursors[name].segment_no, rows.items())
+        for name, rows in partition.ledger_rows.items()
+        if name in partition.cursors
+    ]
+    # their server may have died before it began with them
+    handed = [(name, held.segment_no, held.rows) for name, held in partition.handovers.items()]
+    for name, no, rows in (*own, *handed):
+        segment = chain.segment(no)
         if segment is None or segment.state is not SegmentState.SEALED:
             continue
         is_orphan = segment.server.broker == dead and broker.member in segment.eligible
@@ -723,10 +733,19 @@ def take_up_forwards(broker: BrokerState, partition: Partition, chain: Chain, de
 
 
 def _forward_elsewhere(seat: Seat, segment: Segment) -> None:
-    """Another member serves the consumer group, and goes on with its dead letters. If it is dead, replace it."""
+    """Another member serves the consumer group, and continues with its dead letters. If it is dead, replace it.
+
+    Rule `letters-go-on` (J4, I13): the server of the segment before informs the next one that it has dead letters to
+    send. Without it:
+      1. The dead letter of k:5 is on its way. The keys are handed over, and the cursor is being written.
+      2. The last consumer ends. The cursor moves.
+      3. The next server has the hand-over on its disk, and does not load the consumer group: k:5 is in no dead-letter
+         topic until a consumer joins.
+    """
     is_here = seat.broker.member in segment.eligible and segment.state is SegmentState.SEALED
     if not is_here or seat.broker.is_linked(segment.server):
         seat.group.forwards_alone = False
+        seat.broker.send(segment.server, PassRequest(seat.partition.id, segment.no, seat.group.name))
         return
     right.want_another(seat.broker, seat.partition, segment)
     seat.poll(seat.broker.config.silence_us, TimerKind.CURSOR)
