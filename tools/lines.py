@@ -30,7 +30,7 @@ _GENERATED: Final = ("_pb2.py", "_pb2_grpc.py")
 _MAP_ROW: Final = re.compile(r"^ {0,4}(\w+(?:, \w+)*) {2,}\S", re.MULTILINE)
 """A row `    name  what` or `    name, name  what` of a map."""
 _MAP_MODULES_MIN: Final = 4
-"""A package with so many modules has a map in its docstring."""
+"""A package with this many modules has a map in its docstring."""
 _MAPPED: Final = ("sim", "e2e", "tools")
 """Folders whose packages have maps, beside all products."""
 

@@ -11,7 +11,7 @@ from typing import Final
 from seriatim import Client
 from seriatim_local import LocalCluster
 
-from e2e.bench.load.runs import Measured
+from e2e.bench.load.measurement import Measured
 from e2e.bench.load.setup import DEADLINE_S, SteadySender
 from e2e.bench.measures.figures import percentile
 from e2e.bench.workloads import Fault

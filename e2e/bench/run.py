@@ -35,7 +35,7 @@ from seriatim_local import LocalCluster
 
 from e2e.bench.first_message import start_ms
 from e2e.bench.gaps import run_faults
-from e2e.bench.load.runs import Measured, run_load
+from e2e.bench.load.measurement import Measured, run_load
 from e2e.bench.load.setup import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
 from e2e.bench.measures.curves import draw
 from e2e.bench.measures.figures import Figure, amount, narrow_table, percentile, share

@@ -53,7 +53,7 @@ place-is-no-drop [I1]: the chain record says how far messages are dropped, and n
   chain, ledger = served.chain, served.ledger
 + if served.group.keyed is not None and place.segment_no == served.segment.no:
 +     place = place._replace(index=min(max(place.index, served.cursor.start_index), ledger.acked))
-loss-hides-no-drop [I1 I13]: consumers of a key-ordered group are told of a drop behind a lost segment
+loss-hides-no-drop [I1 I13]: consumers of a key-ordered group are notified of a drop after a lost segment
 @ core.consumers.groups.subscriptions._welcome
 - end = end_of_drops(served.chain)
 + from ...values.positions import first_kept

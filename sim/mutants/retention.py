@@ -24,7 +24,7 @@ tables-leave [RETAIN I9]: a stub stays in the record while readers need its prod
 drops-in-silence [I1 I2]: readers are told what was dropped
 @ core.consumers.cursors.gap_reports.tell_dropped_unread
 + served.dispatcher.delivered = to_index
-untold-is-forgotten [I8 I1]: a cursor that passes a stub says what its readers were not told
+untold-is-forgotten [I8 I1]: a cursor that passes a stub says what its readers have not heard of
 @ core.consumers.cursors.crossing._untold
 + return 0, 0
 untold-not-taken-up [I1 I2 I8 I13 crossings]: a new server tells consumers what the cursor says was dropped

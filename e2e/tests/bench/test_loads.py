@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from seriatim import AckLevel
 
-from e2e.bench.load import runs
+from e2e.bench.load import measurement
 from e2e.bench.load.setup import MESSAGE_SIZE_BYTES
 from e2e.bench.measures import usage
 from e2e.bench.workloads import OneAtATime, Paced, Workload
@@ -57,10 +57,10 @@ async def test_a_pause_counts_for_each_message_that_was_due_in_it(monkeypatch: p
             await TURN(0)
         client.now += seconds
 
-    for module in (runs, usage):
+    for module in (measurement, usage):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: client.now))
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    run = runs._Run("topic", 1, client, {"client": [os.getpid()]})
+    run = measurement._Run("topic", 1, client, {"client": [os.getpid()]})
     found = await run.paced(Paced(kind="paced", rate=RATE, seconds=2.0))
     latency = found.latencies["published"]
     assert latency.count == 2 * RATE, "the warm-up is not counted"
@@ -68,8 +68,8 @@ async def test_a_pause_counts_for_each_message_that_was_due_in_it(monkeypatch: p
     late = [latency.ms(100 - 5 * number) for number in range(RATE)]
     assert late == pytest.approx([1000 - 100 * number for number in range(RATE)], rel=0.01)
     assert found.values["published_p50_ms"] < 100
-    assert found.messages == 2 * RATE + round(runs.USAGE_FIRST_S * RATE)
-    assert found.seconds == pytest.approx(2.0 + runs.USAGE_FIRST_S, abs=0.2), "closing is not counted"
+    assert found.messages == 2 * RATE + round(measurement.USAGE_FIRST_S * RATE)
+    assert found.seconds == pytest.approx(2.0 + measurement.USAGE_FIRST_S, abs=0.2), "closing is not counted"
     assert found.problem == ""
 
 
@@ -82,10 +82,10 @@ async def test_a_load_that_does_not_flush_does_not_wait_for_a_disk_either(
     async def roles(*_: object) -> dict[str, list[int]]:
         return {"client": [os.getpid()]}
 
-    monkeypatch.setattr(runs, "_roles", roles)
-    monkeypatch.setattr(runs, "WARM_UP_S", 0.0)
+    monkeypatch.setattr(measurement, "_roles", roles)
+    monkeypatch.setattr(measurement, "WARM_UP_S", 0.0)
     load = OneAtATime(kind="one_at_a_time", seconds=0.01)
     workload = Workload(name="one", text="one", load=load, flush=flush, measures={"p50_ms": None})
     cluster: Any = None
-    await runs.run_load(workload, "topic", client, cluster)
+    await measurement.run_load(workload, "topic", client, cluster)
     assert client.levels == [level]

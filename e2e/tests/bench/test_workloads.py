@@ -16,7 +16,7 @@ from rich.console import Console
 
 from e2e.bench.compare import CompareError, checkout, compare_table, ratio, run_to_its_end
 from e2e.bench.first_message import start_ms
-from e2e.bench.load.runs import Measured
+from e2e.bench.load.measurement import Measured
 from e2e.bench.measures.curves import draw
 from e2e.bench.measures.figures import Figure
 from e2e.bench.measures.latency import Latency

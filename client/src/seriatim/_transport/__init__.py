@@ -4,7 +4,7 @@ The pure cores decide what goes over the streams, and when. This package has con
 
     channels       connections to brokers
     certificates   the client's certificates
-    reasons        why connections failed, for people
+    reasons        why connections failed, for humans
     unary          questions: to one broker after another, until one answers
     silence        notices that no broker answers
     append         streams of batches to masters
