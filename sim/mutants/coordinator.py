@@ -19,14 +19,14 @@ replaces-undecided [LOSS refusing]: a switcher replaces only preparations that c
 - other.content.segment_no == segment_no and other.compared is None
 + other.content.segment_no == segment_no
 older-believed: a record that is older than the known one decides nothing
-@ core.peers.behind.problem
+@ core.peers.lost_decisions.problem
 + return ""
-@ core.peers.behind.contradiction
+@ core.peers.lost_decisions.contradiction
 + return ""
 @ core.switching.opening.contradict
 + prepare_next(broker, partition, switch)
 record-not-kept [+ I13 restored]: the disk remembers what was decided
-@ core.dispatch.learning._keep
+@ core.dispatch.reconciliation._keep
 + pass
 out-of-date [TWICE restored-alone brokers runtime 100]: a write is not sent if its chain record is known to be out of
   date

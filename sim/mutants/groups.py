@@ -12,7 +12,7 @@ leaves-when-one-stays [LEAVE LOSS]: a copy leaves a record only if two complete 
 @ core.control.controller.plan_release
 - len(whole) >= min_copies
 + whole
-@ core.control.leaving.staying_copies
+@ core.control.drain.staying_copies
 - return [member
 + return 2 * [member
 leaves-when-listed [LEAVE LOSS]: only an eligible member counts as a complete copy
@@ -22,14 +22,14 @@ leaves-when-listed [LEAVE LOSS]: only an eligible member counts as a complete co
 + whole = [each for each in whole if each not in gone or each == segment.server]
 - len(whole) >= min_copies
 + whole
-@ core.control.leaving.staying_copies
+@ core.control.drain.staying_copies
 + found = [member for member in segment.eligible if member not in leaving]
 + return list(dict.fromkeys((*found, *broker.directory.broker_groups.get(segment.broker_group, ()))))
 gate-asks-nobody [GATE]: the gate asks the members, and does not trust the record
 @ runtime.duties.restart_gate.RestartGate._ask
 + from ..core.values.messages import CopyReport, Standing
 + return tuple(CopyReport(Standing.WHOLE, 0, 0) for _ in segments)
-@ core.control.restarting.judge
+@ core.control.restarts.judge
 - return _judge_open(need, answers.get(need.ask[0]), place)
 + return Finding(Verdict.SAFE, "it is in the record", need)
 older-operator [OPERATOR]: an operator whose Lease is over changes nothing

@@ -6,10 +6,10 @@ MUTATIONS = mutations("""
 [KEPT-STAGE publications]
 record-if-unknown [I9 WHOLE PUB many-writers]: a master that does not know the writer reads its record, and refuses
   what is not decided
-@ core.writing.carrying._ask_record
+@ core.writing.publication_rows._ask_record
 + carrying.is_decided = True
 decided-are-let-in [I13 many-writers]: the writer of a decided publication is never refused
-@ core.writing.carrying._may_append
+@ core.writing.publication_rows._may_append
 - return not log.uncertain or appending.has_room(broker, log, batch.size_bytes)
 + table = log.live_table
 + if table.last(carrying.producer) is None:
@@ -20,15 +20,15 @@ own-table [I9 CUTS GAP CORE]: a master continues a publication where its own tab
 @ core.writing.publication_plan.stand
 + return Stand.UNKNOWN if last is None else 0
 answers-committed [DONE I12]: a master answers only when all rows are committed
-@ core.writing.carrying._is_safe
+@ core.writing.publication_rows._is_safe
 + return True
 answers-flushed [I12 unflushed-publications]: a master answers only when the disks have all rows, even if the topic
   commits earlier
-@ core.writing.carrying._is_safe
+@ core.writing.publication_rows._is_safe
 - return segment_no != log.no or index + last.message_count <= log.flushed
 + return segment_no != log.no or index + last.message_count <= log.commit
 checks-staged [CUTS]: a staged batch is appended only if it is the one that the manifest names
-@ core.writing.carrying.on_fetched
+@ core.writing.publication_rows.on_fetched
 - elif event.batch is not None and is_as_staged(event.batch, carrying.batches[number], broker.checksum):
 + elif event.batch is not None:
 follows-as-staged [I5 CUTS]: a slave takes a staged body only if it is the one that the master named
@@ -39,11 +39,11 @@ as-the-writer [PUB]: published batches have the writer's producer id, the public
 - published(header, partition, producer, sequence, row, manifest)
 + published(header, partition, header.producer, sequence, row, manifest)
 ends-with-the-segment [I6 CORE]: nothing is carried out in a segment that was fenced
-@ core.writing.carrying._led
+@ core.writing.publication_rows._led
 - return log if log is not None and log.active and log.unbroken else None
 + return log
 passes-over-what-is-lost [I13]: a publication continues without staged data that was declared lost
-@ core.writing.carrying.on_fetched
+@ core.writing.publication_rows.on_fetched
 - if event.is_gone:
 + if False:
 says-what-is-lost [DONE]: the program that published is notified if rows were lost

@@ -55,7 +55,7 @@ full-slave [FULL full-disks]: if the slave's disk is full, the master refuses ba
 - since_us = link.disk_full_since_us
 + pass
 full-stays [I13 full-disks]: an open segment leaves a full disk
-@ core.control.leaving.leave_full_disk
+@ core.control.drain.leave_full_disk
 + pass
 incarnation [I14 LOSS lost-disks]: an emptied disk is another member
 @ sim.cores.brokers.Broker.replace_disk

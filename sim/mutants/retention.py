@@ -50,7 +50,7 @@ copy-begins-at-zero [I13 CORE]: a copy begins at the start of the segment
 + from ..values.segment import AT_ZERO
 + segment = replace(segment, begin=AT_ZERO)
 + assert partition.chain is not None
-@ core.dispatch.learning._trim
+@ core.dispatch.reconciliation._trim
 - if log.record.sealed_len is None and log.tail < segment.start:
 + if log.tail < segment.start:
 durable-floor [RETAIN unread-kept brokers 150]: retention takes for read what is durable on every eligible member

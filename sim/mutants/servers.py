@@ -77,7 +77,7 @@ old-pages-stay [I5 I7 LOSS long-chains brokers runtime 150]: a changed page is w
 
 OVERLAPPING = mutations("""
 slave-keeps-run [prepared]: a slave opens only what this run prepared
-@ core.dispatch.learning._open
+@ core.dispatch.reconciliation._open
 - and chosen.member_run == broker.member_run
 + and (not master or chosen.member_run == broker.member_run)
 any-session [broken-links]: messages of an older connection do not count

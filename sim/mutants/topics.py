@@ -5,7 +5,7 @@ from .rows import mutations
 MUTATIONS = mutations("""
 [GONE topics-again brokers 100]
 deleted-unanswered: a request that waits for a deleted topic is answered
-@ core.dispatch.dropping.answer_all
+@ core.dispatch.deleted_topics.answer_all
 + pass
 deleted-kept: brokers drop what they store of a deleted topic
 @ core.state.outbox.Outbox.write

@@ -150,7 +150,7 @@ fence-durable [LOSS fences]: a fence survives a restart
 @ core.switching.fencing.fence_at_start
 + preparing.void_switch_attempts(broker, partition)
 voided [RT prepared]: a member run opens only what it prepared itself
-@ core.dispatch.learning._open
+@ core.dispatch.reconciliation._open
 - and chosen.member_run == broker.member_run
 + and (master or chosen.member_run == broker.member_run)
 - fit = fit and segment.master_run == broker.member_run
@@ -164,7 +164,7 @@ old-acks [LOSS switchers-race]: acknowledgements of an older connection do not c
 + follower.received = follower.durable = log.tail
 + _move_commit(broker, partition, log)
 older-chain [LOSS switchers-race]: an older chain record is ignored
-@ core.dispatch.learning.learn
+@ core.dispatch.reconciliation.learn
   known = partition.chain
 + if known is not None and chain.epoch < known.epoch:
 +     partition.chain = known = None
@@ -239,7 +239,7 @@ append-time-restart [TIME clocks]: a restarted member knows the append time of i
 + log.last_append_ms = 0
 + return log
 append-time-chain [TIME clocks]: a segment begins at the append time that the chain record names
-@ core.dispatch.learning._open
+@ core.dispatch.reconciliation._open
   log.active = True
 + from dataclasses import replace
 + segment = replace(segment, append_floor_ms=0)

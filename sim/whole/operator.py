@@ -16,7 +16,7 @@ from seriatim_api.errors import SeriatimError, StaleOperatorError
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.control.controller import holders
-from seriatim_broker.core.control.restarting import Verdict
+from seriatim_broker.core.control.restarts import Verdict
 from seriatim_broker.core.values.placement import Intent
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.runtime.controller.broker_groups import BrokerGroups

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from seriatim_api.errors import SeriatimError
 from seriatim_api.v1 import operations_pb2, records_pb2
-from seriatim_broker.core.peers import behind
+from seriatim_broker.core.peers import lost_decisions
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc.servicers import rebuild_reports
 from seriatim_broker.runtime.coordinator.keys import partition_of
@@ -206,4 +206,4 @@ def _ask(broker: RuntimeBroker) -> Told:
 
 def _says(process: RuntimeProcess) -> bool:
     """Whether it says that the coordinator has lost decisions: in its readiness, in its status, and to the rebuild."""
-    return process.watched is not None and bool(behind.reason(process.watched.core.state))
+    return process.watched is not None and bool(lost_decisions.reason(process.watched.core.state))

@@ -28,7 +28,7 @@ from .adapters.rocks.settings import RocksSettings
 from .adapters.rocks.storage import RocksStorage, log_end
 from .adapters.system_clock import SystemClock
 from .core.broker import BrokerCore
-from .core.peers import behind
+from .core.peers import lost_decisions
 from .core.values.effects import Note
 from .core.values.events import PlanSwitch
 from .counters.broker import Counters
@@ -179,7 +179,7 @@ async def _lost(lost_records: LostRecords, core: BrokerCore) -> str:
         CoordinatorUnavailableError: The coordinator does not answer.
     """
     lost = await lost_records.lost()
-    return behind.reason(core.state) or (behind.told(lost) if lost else "")
+    return lost_decisions.reason(core.state) or (lost_decisions.told(lost) if lost else "")
 
 
 def _is_new(directory: DataDirectory, slot: KnownMember | None) -> bool:
@@ -547,7 +547,7 @@ class Broker:
             return f"{self.settings.broker} waits for the coordinator at {', '.join(self.settings.coordinator)}"
         if not self._is_serving:
             return f"{self.settings.broker} is not serving"
-        why = behind.reason(self._core.state)
+        why = lost_decisions.reason(self._core.state)
         if why:
             return f"{self.settings.broker}: {COORDINATOR_BEHIND.line(why)}"
         if not self._core.ready:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_broker.core.control.rebuild import plan_chain
-from seriatim_broker.core.peers.behind import contradiction
+from seriatim_broker.core.peers.lost_decisions import contradiction
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg

@@ -10,7 +10,7 @@ from seriatim_broker.core.values.log import Batch, PutBatch
 from seriatim_broker.core.writing.replication import LOOKS_AGAIN_US
 
 from .support import M00, M01, M10, P, attempt, opened_master, opened_slave, replicate
-from .test_carrying import asked, place_of, staged_batch
+from .test_publication_rows import asked, place_of, staged_batch
 
 COUNT = 4
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api.ids import MemberId
 from seriatim_broker.core.copies import producer_tables
-from seriatim_broker.core.dispatch import learning
+from seriatim_broker.core.dispatch import reconciliation
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.values import effects as fx
@@ -234,13 +234,13 @@ def test_nothing_walks_the_chain_when_a_newer_record_is_learned(monkeypatch: pyt
 
     monkeypatch.setattr(Segments, "__iter__", counted)
     looked_at: list[int] = []
-    agree = learning._agree
+    agree = reconciliation._agree
 
     def agree_counted(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment) -> None:
         looked_at.append(segment.no)
         agree(broker, partition, chain, segment)
 
-    monkeypatch.setattr(learning, "_agree", agree_counted)
+    monkeypatch.setattr(reconciliation, "_agree", agree_counted)
     parties: list[int] = []
 
     def parties_counted(self: Segment) -> tuple[MemberId, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from seriatim_api.ids import MemberId
-from seriatim_broker.core.control.restarting import Verdict, decide, judge, needs
+from seriatim_broker.core.control.restarts import Verdict, decide, judge, needs
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from seriatim_api.ids import PartitionId, RunId
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.control.restarting import Verdict
+from seriatim_broker.core.control.restarts import Verdict
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import CopiesTold
 from seriatim_broker.core.values.events import AskCopies

@@ -14,7 +14,7 @@ from seriatim_api.ids import MemberId, PartitionId
 from .consumers.cursors import control_records
 from .consumers.groups import progress
 from .consumers.keyed import handoff
-from .control import standing
+from .control import holdings
 from .copies import copying, repair, settle
 from .dispatch import coordinator, handlers, links, partitions, quarantine, record
 from .peers import disks, lanes, right
@@ -255,11 +255,11 @@ class BrokerCore(State):
                 record.on_changes(self.state, partition, sender, message)
             return
         if isinstance(message, CopiesQuestion):
-            broker, reports = self.state, standing.reports(self.state, self.partitions, message)
+            broker, reports = self.state, holdings.reports(self.state, self.partitions, message)
             broker.send(sender, CopiesAnswer(message.serial, reports))
             return
         if isinstance(message, CopiesAnswer):
-            standing.on_answer(self.state, sender, message)
+            holdings.on_answer(self.state, sender, message)
             return
         if isinstance(message, LaneProbe):
             return  # `lanes.on_received` has counted it

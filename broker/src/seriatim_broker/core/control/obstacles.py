@@ -1,6 +1,6 @@
 """Obstacles: why a broker group that is to be left is not empty yet. A human-readable text.
 
-The modules that move open segments and copies (`controller`, `leaving`) react to events and try again. They never know
+The modules that move open segments and copies (`controller`, `drain`) react to events and try again. They never know
 that a move cannot happen. This module looks at a chain and at the brokers that are live. It finds the segments that
 wait for a broker or for an administrator, and leaves out those that will leave by themselves.
 """

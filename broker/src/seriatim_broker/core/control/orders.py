@@ -9,7 +9,7 @@ from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..values.events import Heal, MoveOpenSegment, Release
 from ..values.messages import HealRequest, MoveRequest, ReleaseRequest
-from . import leaving
+from . import drain
 
 
 def on_heal(broker: BrokerState, partition: Partition, event: Heal) -> None:
@@ -30,24 +30,24 @@ def on_heal_request(broker: BrokerState, partition: Partition, sender: MemberId,
 def on_move(broker: BrokerState, partition: Partition, event: MoveOpenSegment) -> None:
     """The controller asks the master to move the open segment to another broker group."""
     if event.master == broker.member:
-        leaving.move_open_segment(broker, partition, event.segment_no)
+        drain.move_open_segment(broker, partition, event.segment_no)
     else:
         broker.send(event.master, MoveRequest(event.partition, event.segment_no))
 
 
 def on_move_request(broker: BrokerState, partition: Partition, sender: MemberId, message: MoveRequest) -> None:
     """Another broker passes on that this master is to move the open segment."""
-    leaving.move_open_segment(broker, partition, message.segment_no)
+    drain.move_open_segment(broker, partition, message.segment_no)
 
 
 def on_release(broker: BrokerState, partition: Partition, event: Release) -> None:
     """The controller asks a server to have copies leave the record."""
     if event.by == broker.member:
-        leaving.release(broker, partition, event.segment_nos, event.leaving)
+        drain.release(broker, partition, event.segment_nos, event.leaving)
     else:
         broker.send(event.by, ReleaseRequest(event.partition, event.segment_nos, event.leaving))
 
 
 def on_release_request(broker: BrokerState, partition: Partition, sender: MemberId, message: ReleaseRequest) -> None:
     """Another broker passes on that this server is to have copies leave the record."""
-    leaving.release(broker, partition, message.segment_nos, message.leaving)
+    drain.release(broker, partition, message.segment_nos, message.leaving)

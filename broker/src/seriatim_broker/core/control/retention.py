@@ -7,7 +7,7 @@ consumer groups (`runtime.duties.retention` reads them). Then:
   1. One transaction on the chain record says where the partition begins. Every sealed segment before that place is a
      stub, and the segment of that place has a `start`. The transaction compares that no cursor has changed since the
      cursors were read.
-  2. The members drop the messages below the start when they learn that record (`learning`), and not before.
+  2. The members drop the messages below the start when they learn that record (`reconciliation`), and not before.
   3. A stub keeps its place in the record, and its server, as long as the cursor of a consumer group is in it or before.
 
 Rule `disk-before-record` (I1, I5): the record says what is dropped before a disk drops it. Without it:

@@ -6,7 +6,7 @@ from seriatim_api.ids import RunId
 
 from ..consumers.groups import serving
 from ..copies import settle
-from ..peers import behind, right
+from ..peers import lost_decisions, right
 from ..state.broker import BrokerState
 from ..state.partition import Partitions
 from ..switching import fencing, sealing, tries
@@ -104,7 +104,7 @@ def on_compare_chains(broker: BrokerState, partitions: Partitions, event: Compar
 
 def on_rebuilt(broker: BrokerState, partitions: Partitions, event: CoordinatorRebuilt) -> None:
     """The coordinator was rebuilt: find the place of each consumer group anew, and read the chain records."""
-    behind.end(broker, behind.WRITERS)
+    lost_decisions.end(broker, lost_decisions.WRITERS)
     for partition in list(partitions.values()):
         serving.on_caught_up(broker, partition)
     on_compare_chains(broker, partitions, event)  # the cursors are read after them
@@ -113,9 +113,9 @@ def on_rebuilt(broker: BrokerState, partitions: Partitions, event: CoordinatorRe
 def on_own_record(broker: BrokerState, partitions: Partitions, event: OwnRecordSeen) -> None:
     """This broker's own member record shows whether the coordinator has lost decisions."""
     if event.problem:
-        behind.begin(broker, behind.OWN_RECORD, event.problem)
+        lost_decisions.begin(broker, lost_decisions.OWN_RECORD, event.problem)
     else:
-        behind.end(broker, behind.OWN_RECORD)
+        lost_decisions.end(broker, lost_decisions.OWN_RECORD)
 
 
 def on_behind(broker: BrokerState, partitions: Partitions, is_behind: bool) -> None:

@@ -28,7 +28,7 @@ from ..consumers.groups import (
 )
 from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_keys
 from ..consumers.ranges import range_reads, surveys
-from ..control import leaving, orders, retention, standing
+from ..control import drain, holdings, orders, retention
 from ..copies import copying, gaps, producer_tables, repair, settle
 from ..peers import right
 from ..state.broker import BrokerState
@@ -38,7 +38,7 @@ from ..values import events as ev
 from ..values import messages as m
 from ..values.effects import AppendRefused, LogsListed
 from ..values.kinds import ReadKind, SwitchReason, TimerKind
-from ..writing import appending, carrying, following, quiescence, replication
+from ..writing import appending, following, publication_rows, quiescence, replication
 from . import coordinator, links, partitions, record
 
 
@@ -121,7 +121,7 @@ def _found_damage(broker: BrokerState, partition: Partition, event: ev.FoundDama
 
 
 def _staged_fetched(broker: BrokerState, partition: Partition, event: ev.StagedFetched) -> None:
-    carrying.on_fetched(broker, partition, event)
+    publication_rows.on_fetched(broker, partition, event)
     following.on_fetched(broker, partition, event)
 
 
@@ -243,9 +243,9 @@ EVENTS: dict[type, Handler] = {
     ev.ConsumerPing: streams.on_ping,
     ev.ConsumerGone: _gone,
     # publications
-    ev.CarryOut: _at(carrying.carry_out),
+    ev.CarryOut: _at(publication_rows.carry_out),
     ev.StagedFetched: at_known(_staged_fetched),
-    ev.WriterRead: at_known(carrying.on_writer_read),
+    ev.WriterRead: at_known(publication_rows.on_writer_read),
     # the controller and the operator
     ev.CreatePartition: _at(switch.begin_genesis),
     ev.DropPartitionData: partitions.on_drop,
@@ -260,7 +260,7 @@ EVENTS: dict[type, Handler] = {
     ev.ForgetConsumerGroup: at_known(control_records.forget_consumer_group),
     ev.FoundDamage: at_known(_found_damage),
     ev.Trim: at_known(retention.trim),
-    ev.AskCopies: lambda broker, known, event: standing.ask(broker, event),
+    ev.AskCopies: lambda broker, known, event: holdings.ask(broker, event),
     ev.ListLogs: _list_logs,
     ev.ListLed: lambda broker, known, event: broker.out.emit(retention.list_led(broker, known, event)),
     ev.ListCursors: lambda broker, known, event: broker.out.emit(control_records.list_groups(known, event)),
@@ -319,12 +319,12 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.QUIESCE: lambda broker, partition, _: quiescence.on_deadline(broker, partition),
     TimerKind.READ: lambda broker, partition, _: partition.read_chain(broker),
     TimerKind.PROBE: routes.on_probe_due,
-    TimerKind.ROOM: lambda broker, partition, _: leaving.leave_full_disk(broker, partition),
+    TimerKind.ROOM: lambda broker, partition, _: drain.leave_full_disk(broker, partition),
     TimerKind.WAITERS: lambda broker, partition, _: routes.answer_waiters(broker, partition),
     TimerKind.FENCE_TURN: lambda broker, partition, _: fencing.on_turn_over(broker, partition),
     TimerKind.AMEND: lambda broker, partition, _: record.amend(broker, partition),
     TimerKind.BLOCKS: lambda broker, partition, _: idle_blocks.on_timer(broker, partition),
-    TimerKind.CARRYING: lambda broker, partition, _: carrying.look_again(broker, partition),
+    TimerKind.CARRYING: lambda broker, partition, _: publication_rows.look_again(broker, partition),
     TimerKind.RANGES: lambda broker, partition, _: range_reads.look_again(broker, partition),
     TimerKind.SETTLE: settle.on_timer,
     TimerKind.COPY: copying.on_timer,

@@ -8,7 +8,7 @@ from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
 from ..values.events import DropDeleted, DropPartitionData
 from ..values.log import DropPartition
-from . import dropping
+from . import deleted_topics
 
 
 def find(partitions: Partitions, partition: PartitionId) -> Partition:
@@ -49,7 +49,7 @@ def on_drop_deleted(broker: BrokerState, partitions: Partitions, event: DropDele
 def _drop(broker: BrokerState, partitions: Partitions, deleted: PartitionId) -> None:
     partition = partitions.pop(deleted, None)
     if partition is not None:
-        dropping.answer_all(broker, partition)
+        deleted_topics.answer_all(broker, partition)
         broker.links.forget_peers(deleted)
         broker.count_producers(deleted, 0)
         broker.switch_attempts.pop(deleted, None)

@@ -15,7 +15,7 @@ from ..consumers.groups import eligibility, serving
 from ..consumers.ranges import range_reads
 from ..control import retention
 from ..copies import copying, gaps, settle
-from ..peers import behind, right, updates
+from ..peers import lost_decisions, right, updates
 from ..peers.candidates import note_failure
 from ..state.broker import BrokerState
 from ..state.partition import NO_FLOOR, Floor, Partition
@@ -27,7 +27,7 @@ from ..values.kinds import TimerKind, WriteOwner
 from ..values.messages import ChainChanges, ChainUpdate
 from ..values.segments import Changes
 from ..values.states import NOTHING
-from .learning import learn
+from .reconciliation import learn
 
 AMENDMENTS = (WriteOwner.RIGHT, WriteOwner.COPY, WriteOwner.LEAVE)
 """Whose transactions change only sealed segments, and end in a pause of those."""
@@ -37,13 +37,13 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
     """The coordinator answered a read, or did not. A record that has lost decisions counts as no answer."""
     chain, revision, failed, deleted = event.chain, event.revision, event.failed, event.deleted
     if not failed:
-        why = behind.problem(broker, partition, chain, deleted)
+        why = lost_decisions.problem(broker, partition, chain, deleted)
         if why:
             _tell_of_loss(broker, partition, chain)
-            behind.begin(broker, partition.id, why, (partition.read_floor or NO_FLOOR).open_no)
+            lost_decisions.begin(broker, partition.id, why, (partition.read_floor or NO_FLOOR).open_no)
             failed = True
         else:
-            behind.end(broker, partition.id)
+            lost_decisions.end(broker, partition.id)
         # A switch has prepared a segment here, and there is no record: the answer is older, or the record is lost.
         # Without it: 1. A consumer comes to the end of segment 2, and is sent to this member, which is about to learn
         # that it is the master of segment 3. 2. The coordinator comes back empty. 3. This member reads that there is
@@ -249,7 +249,7 @@ def _announce(broker: BrokerState, partition: Partition, before: Chain | None) -
 
 def on_update(broker: BrokerState, partition: Partition, sender: MemberId, message: ChainUpdate) -> None:
     """A member told a whole record: take it up; if it is older than the known one, tell the member the newer one."""
-    behind.hear(broker, partition, message.chain, sender.broker)
+    lost_decisions.hear(broker, partition, message.chain, sender.broker)
     if partition.chain is not None and partition.chain.epoch > message.chain.epoch:
         updates.tell_member(broker, partition, sender)
     learn(broker, partition, message.chain, message.revision)
@@ -272,7 +272,7 @@ def on_changes(broker: BrokerState, partition: Partition, sender: MemberId, mess
       4. Both deliver.
     """
     known, told = partition.chain, message.chain
-    behind.hear(broker, partition, told, sender.broker)
+    lost_decisions.hear(broker, partition, told, sender.broker)
     if known is not None and known.epoch > told.epoch:
         updates.tell_member(broker, partition, sender)
         return

@@ -350,7 +350,7 @@ class Partition(State):
         """How long the partition must wait before its next write to the coordinator, in microseconds; 0: it may write.
 
         While the coordinator refuses every write, or has lost decisions, the time is not known. Then this is
-        `refused_us_max` (10 s), and the event `WritesRefused`, or the end of `behind`, ends the wait before.
+        `refused_us_max` (10 s), and the event `WritesRefused`, or the end of `lost_decisions`, ends the wait before.
         """
         # Rule `refused-at-once` (LIMIT): after a refused write the partition waits, twice as long each time.
         # Without it:

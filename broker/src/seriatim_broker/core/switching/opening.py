@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId
 
-from ..peers import behind, candidates
+from ..peers import candidates, lost_decisions
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.switching import Content, Switch, SwitchKind, SwitchPhase
@@ -137,7 +137,7 @@ def contradict(broker: BrokerState, partition: Partition, switch: Switch, sender
     no = switch.segment_no + 1
     if switch.contradicted:
         why = f"{sender.broker} holds segment {no} of {partition.name}, which its record does not have"
-        behind.begin(broker, partition.id, why, no)
+        lost_decisions.begin(broker, partition.id, why, no)
         tries.wait_for_writes(broker, partition, switch)
     elif partition.reading:
         tries.pause(broker, partition, switch)  # the read under way began before the refusal, so it proves nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seriatim_api import errors
 
-from ..peers import behind
+from ..peers import lost_decisions
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.switching import Switch, SwitchKind, SwitchPhase
@@ -92,7 +92,7 @@ def wait_for_writes(broker: BrokerState, partition: Partition, switch: Switch) -
             "log of the broker has the reason, for example that etcd's quota is used up; mend that, then ask again"
         )
         if broker.coordinator.behind:
-            error = errors.CoordinatorBehindError(behind.reason(broker))
+            error = errors.CoordinatorBehindError(lost_decisions.reason(broker))
         give_up(broker, partition, switch, error)
         return
     if switch.phase is SwitchPhase.PAUSED and switch.deadline_us > broker.now.mono_us:

@@ -81,7 +81,7 @@ class Segment:
             that its servers deliver may be a repeat.
         append_floor_ms: The newest append time before the segment, as far as the switcher knew; no clock of the
             switcher is in it.
-        folded: How many numbers right before this one belonged to empty segments that left the record (`folding`).
+        folded: How many numbers right before this one belonged to empty segments that left the record.
         begin: Retention dropped all messages below.
         sealed_bytes: Bytes of all batches below `sealed_len`, including dropped ones; None while it is not sealed, or
             if it was declared lost before that.

@@ -5,6 +5,6 @@ admission         whether an unknown producer comes into the table, and which on
 replication       the master's side: it sends batches, and the commit moves
 following         a slave's side
 quiescence        new batches are held back before a planned switch
-carrying          a master appends the rows of a publication
+publication_rows  a master appends the rows of a publication
 publication_plan  where in a publication a master continues
 """

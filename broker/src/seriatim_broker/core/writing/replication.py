@@ -19,7 +19,7 @@ from ..state.segment_log import Follower, SegmentLog
 from ..switching import switch
 from ..values.kinds import ReplicateRefusal, SwitchReason, TimerKind
 from ..values.messages import Replicate, ReplicateAck, ReplicateRefused, TailAnswer, TailRequest
-from . import appending, carrying, quiescence
+from . import appending, publication_rows, quiescence
 
 LOOKS_AGAIN_US = 10_000_000
 """A slave that lacks a staged batch gets all bodies from the master for this long, because each miss costs a resume."""
@@ -57,7 +57,7 @@ def _move_commit(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
     log.advance_flushed(min(flushed, log.commit))
     appending.release(broker, log)
     if partition.carryings and (moved or log.flushed > was_flushed):
-        carrying.on_commit(broker, partition)
+        publication_rows.on_commit(broker, partition)
     if moved:
         progress.pump(broker, partition, log.no)
         if partition.quiescence is not None:

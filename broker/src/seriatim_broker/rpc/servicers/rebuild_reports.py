@@ -9,7 +9,7 @@ from seriatim_api.v1 import operations_pb2
 
 from ...core.broker import BrokerCore
 from ...core.control import rebuild
-from ...core.peers import behind
+from ...core.peers import lost_decisions
 from ...core.values.chain import Chain
 from ...core.values.log import CursorState
 from ...interfaces import forms
@@ -31,7 +31,7 @@ class KnownPartition(NamedTuple):
 def tell(core: BrokerCore, identity: Identity, place: Place, after: int) -> operations_pb2.TellKnownResponse:
     """The partitions above `after` of which this broker has a record, as many as fit."""
     answer = operations_pb2.TellKnownResponse(
-        cluster=place.cluster, cluster_id=identity.cluster_id, behind=behind.reason(core.state)
+        cluster=place.cluster, cluster_id=identity.cluster_id, behind=lost_decisions.reason(core.state)
     )
     describe(answer.member, identity.member, place, identity.run)
     answer.member.admitted = True

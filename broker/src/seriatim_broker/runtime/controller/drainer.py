@@ -1,7 +1,7 @@
 """What the controller does for broker groups that are cordoned or drained: open segments leave, then copies.
 
 It scans chains only while a broker group is not active. A member that is asked to move an open segment, or to leave a
-record, checks by itself whether it may (`core.control.leaving`). It sends no answer: the next scan shows the result. A
+record, checks by itself whether it may (`core.control.drain`). It sends no answer: the next scan shows the result. A
 step that had no effect is asked for again after 1, 2, 4 ... 15 s.
 """
 
@@ -123,7 +123,7 @@ class Drainer:
             return self._broker_group_of(member) in drained
 
         # Rules `leaves-when-one-stays` and `leaves-when-listed` (LEAVE). The server checks them again before it writes
-        # (`core.control.leaving`). Without them: 1. Of the members that stay, one has all of the segment, and the other
+        # (`core.control.drain`). Without them: 1. Of the members that stay, one has all of the segment, and the other
         # one is listed and still copying. 2. The leaving members leave the record. 3. The disk with the only complete
         # copy is lost, and acknowledged messages with it.
         release = plan_release(chain, is_leaving, self._is_there, min_copies=self._min_copies)

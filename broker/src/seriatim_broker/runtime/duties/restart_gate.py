@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import MemberId, PartitionId
 
-from ...core.control.restarting import Finding, Need, Verdict, decide, judge, needs
+from ...core.control.restarts import Finding, Need, Verdict, decide, judge, needs
 from ...core.values.effects import CopiesTold
 from ...core.values.events import AskCopies
 from ...core.values.messages import CopyReport

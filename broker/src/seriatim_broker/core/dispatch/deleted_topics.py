@@ -14,7 +14,7 @@ from ..consumers.ranges import range_reads
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..values.effects import AppendRefused, Resolved
-from ..writing import appending, carrying
+from ..writing import appending, publication_rows
 
 
 def answer_all(broker: BrokerState, partition: Partition) -> None:
@@ -40,5 +40,5 @@ def answer_all(broker: BrokerState, partition: Partition) -> None:
     for request in requests:
         broker.out.emit(Resolved(request, None, deleted))
     range_reads.fail_all(broker, partition, deleted)
-    carrying.fail_all(broker, partition, deleted)
+    publication_rows.fail_all(broker, partition, deleted)
     serving.on_no_partition(broker, partition)

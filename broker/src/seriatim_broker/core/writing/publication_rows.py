@@ -29,7 +29,7 @@ from __future__ import annotations
 from seriatim_api import errors
 from seriatim_api.ids import make_offset, split_offset
 
-from ..peers import behind, disks
+from ..peers import disks, lost_decisions
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
@@ -339,13 +339,13 @@ def on_writer_read(broker: BrokerState, partition: Partition, event: WriterRead)
     log = _led(partition)
     last = log.live_table.last(carrying.producer) if log is not None else None
     if last is not None and last.epoch > carrying.sequence:
-        behind.begin(
+        lost_decisions.begin(
             broker,
-            behind.WRITERS,
+            lost_decisions.WRITERS,
             f"its record of writer {carrying.writer} says that publication {carrying.sequence} is under way, and this "
             f"broker has rows of publication {last.epoch}",
         )
-        _end(broker, partition, carrying, errors.CoordinatorBehindError(behind.reason(broker)))
+        _end(broker, partition, carrying, errors.CoordinatorBehindError(lost_decisions.reason(broker)))
         return
     carrying.is_decided = True
     _go_on(broker, partition, carrying)

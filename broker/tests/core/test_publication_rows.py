@@ -10,7 +10,7 @@ from seriatim_api.batch import FLAG_KEYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeade
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch, StagedBatches
 from seriatim_broker.core.control.rebuild import known_writers
-from seriatim_broker.core.peers import behind
+from seriatim_broker.core.peers import lost_decisions
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -25,9 +25,9 @@ from seriatim_broker.core.values.producers import (
     pack_window,
 )
 from seriatim_broker.core.values.writers import ManifestPlace, WriterRecord, WriterState
-from seriatim_broker.core.writing import carrying
-from seriatim_broker.core.writing.carrying import CARRYINGS_MAX, FETCHED_AHEAD_MAX
+from seriatim_broker.core.writing import publication_rows
 from seriatim_broker.core.writing.publication_plan import Stand, is_as_staged, stand
+from seriatim_broker.core.writing.publication_rows import CARRYINGS_MAX, FETCHED_AHEAD_MAX
 
 from .support import (
     M00,
@@ -296,7 +296,7 @@ def test_an_earlier_publication_has_nothing_left_to_append() -> None:
     assert answer is not None
     assert isinstance(answer.error, errors.PreconditionError)
     assert not carry.appended()
-    assert not behind.reason(carry.bench.core.state)
+    assert not lost_decisions.reason(carry.bench.core.state)
 
 
 def test_a_decision_before_one_that_is_here_proves_an_older_copy() -> None:
@@ -313,7 +313,7 @@ def test_a_decision_before_one_that_is_here_proves_an_older_copy() -> None:
     assert "publication 6 is under way, and this broker has rows of publication 7" in answer.error.message
     assert not carry.appended()
     carry.bench.do(ev.CoordinatorRebuilt())
-    assert not behind.reason(carry.bench.core.state)
+    assert not lost_decisions.reason(carry.bench.core.state)
 
 
 def test_what_a_master_has_of_a_writer_is_told_to_a_rebuild() -> None:
@@ -520,7 +520,7 @@ def test_publications_that_wait_for_disks_that_are_away_take_no_turn_from_others
 
 
 def test_the_memory_of_a_broker_for_publications_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "CARRIED_BYTES_MAX", 3 * staged_batch(0).size_bytes)
+    monkeypatch.setattr(publication_rows, "CARRIED_BYTES_MAX", 3 * staged_batch(0).size_bytes)
     carry, request = asked(*([1] * 9))
     broker = carry.bench.core.state
     carry.fetched()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.errors import CoordinatorBehindError, NotServingError
-from seriatim_broker.core.peers import behind
+from seriatim_broker.core.peers import lost_decisions
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -132,7 +132,7 @@ def test_a_number_that_was_used_twice_is_noticed_whatever_the_epoch() -> None:
     forked = replace(other.open_segment, switch_attempt=b"another---------", broker_group="g2", members=(M20, M21))
     chain = replace(other, epoch=other.epoch + 7, segments=(*other.segments[:-1], forked))
     bench.do(ev.ChainRead(P, chain, 300))
-    assert "opened twice" in behind.reason(bench.core.state)
+    assert "opened twice" in lost_decisions.reason(bench.core.state)
     assert bench.part.chain == second_chain()
 
 
@@ -266,7 +266,7 @@ def test_a_later_segment_under_no_later_epoch_is_noticed_when_a_member_tells_it(
     older = replace(first_chain(), epoch=second_chain().epoch)  # something else was changed in the copy of the record
     bench.hear(M01, msg.ChainUpdate(older, 100))
     bench.hear(M10, msg.ChainUpdate(second_chain(), 0))
-    assert "g1-0 knows segment 2" in behind.reason(bench.core.state)
+    assert "g1-0 knows segment 2" in lost_decisions.reason(bench.core.state)
     assert bench.part.chain == older
     bench.clear()
     bench.do(ev.SwitchAwayFrom(P, 1))
@@ -344,7 +344,7 @@ def test_its_own_record_counts_too() -> None:
 def test_a_newer_epoch_of_an_older_state_is_noticed() -> None:
     bench = ahead()
     bench.do(ev.ChainRead(P, replace(first_chain(), epoch=9), 400))
-    assert "ends with segment 1" in behind.reason(bench.core.state)
+    assert "ends with segment 1" in lost_decisions.reason(bench.core.state)
 
 
 def test_who_was_only_asked_stays_until_the_record_is_there_again() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..consumers.groups import serving
 from ..copies import copying, producer_tables, settle
-from ..peers import behind, right
+from ..peers import lost_decisions, right
 from ..state.broker import BrokerState
 from ..state.partition import STEPS_KEPT, Partition, Step
 from ..state.segment_log import SegmentLog
@@ -19,7 +19,7 @@ from ..values.segment import Segment, SegmentState
 from ..values.segments import Changes
 from ..values.states import drop
 from ..writing import admission, appending, quiescence, replication
-from . import folding, quarantine
+from . import folded_segments, quarantine
 
 
 def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int = 0) -> None:
@@ -39,8 +39,8 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
     if decided is not None:
         if chain.epoch < decided.epoch:
             return  # the broker or the coordinator that told it has an older record than this disk
-        if why := behind.contradiction(decided, chain):
-            behind.begin(broker, partition.id, why)
+        if why := lost_decisions.contradiction(decided, chain):
+            lost_decisions.begin(broker, partition.id, why)
             return
     chain = chain.sharing(decided)
     changes = chain.changes_since(known)
@@ -50,7 +50,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
     _note_step(broker, partition, known, chain, changes)
     broker.watch_peers(partition.id, chain)
     _drop_forgotten(broker, partition, chain, known is None, changes)
-    folding.on_learned(broker, partition, chain, changes, is_first=known is None)
+    folded_segments.on_learned(broker, partition, chain, changes, is_first=known is None)
     for segment in changes.changed:
         _agree(broker, partition, chain, segment)
     _decide_preparations(broker, partition, chain)

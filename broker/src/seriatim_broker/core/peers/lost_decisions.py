@@ -106,7 +106,7 @@ def contradiction(known: Chain, other: Chain) -> str:
 def _folded_contradiction(known: Chain, other: Chain, last: int) -> str:
     """`contradiction` if the last common segment is folded in the other record, which means that it was empty.
 
-    A member that has committed messages of that segment notices it when it takes up the record (`folding`).
+    A member that has committed messages of that segment notices it when it takes up the record (`folded_segments`).
     """
     mine = known.segment(last)
     if mine is not None and mine.sealed_len:
