@@ -308,4 +308,4 @@ def _outcome(written: int | None, is_refused: bool) -> WriteOutcome:
 
 
 def _hands_over(request: _Request) -> bool:
-    return isinstance(request, WriteCursor) and request.record.handover != NO_HAND_OVER
+    return isinstance(request, WriteCursor) and request.record.handoff != NO_HAND_OVER

@@ -29,7 +29,7 @@ HALF_STATE_ENDS_US = (10_000, 40_000)
 
 
 BEGUN_ALONE_US = 300_000
-"""How long the fault waits for a hand-over, and for the server that begins with it."""
+"""How long the fault waits for a handoff, and for the server that begins with it."""
 
 BEGUN_ALONE_GIVES_US = (1_000, 12_000)
 """When that server ends after it has given messages of such a grant to another consumer, which no server should."""
@@ -191,10 +191,10 @@ class CoreInjector(Injector):
             if network.on_sent is not None:  # no server has begun
                 network.on_sent = clients.on_told = None
 
-        network.on_sent = self._look_for_a_hand_over
+        network.on_sent = self._look_for_a_handoff
         self._schedule.after(BEGUN_ALONE_US, over)
 
-    def _look_for_a_hand_over(self, source: str, _target: str, message: Message) -> None:
+    def _look_for_a_handoff(self, source: str, _target: str, message: Message) -> None:
         if not isinstance(message, HandOverKept):
             return
         chain, _ = self._cluster.coordinator.records.chain(message.partition)

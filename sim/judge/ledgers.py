@@ -3,8 +3,8 @@
 J1  what a disk says is passed was acknowledged by the application under the newest token that the server had given for
     it, or is in the list of its key, or is gone, or the consumer group was moved past it
 J2  failed attempts that every eligible member has on its disk stay counted
-J5  when the cursor moves to the next segment, every eligible member there has the hand-over that it names. What the
-    cursor leaves behind is finished, or in the lists of that hand-over (J1)
+J5  when the cursor moves to the next segment, every eligible member there has the handoff that it names. What the
+    cursor leaves behind is finished, or in the lists of that handoff (J1)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Failures(NamedTuple):
 
 
 class Ledgers:
-    """Looks at control records, their rows and hand-overs on the disks of eligible members."""
+    """Looks at control records, their rows and handoffs on the disks of eligible members."""
 
     def __init__(self, seen: Seen, keyed: Keyed) -> None:
         self._seen = seen
@@ -167,7 +167,7 @@ class Ledgers:
     # ---- J5 -----------------------------------------------------------------------------------------
 
     def moved(self, partition: PartitionId, group: str, old: CursorRecord, new: CursorRecord) -> None:
-        """The cursor moves, and no administrator moved it: its hand-over is on all disks, and nothing is left
+        """The cursor moves, and no administrator moved it: its handoff is on all disks, and nothing is left
         behind."""
         seen = self._seen
         if (new.segment_no, new.start_index, new.group_epoch) == (old.segment_no, old.start_index, old.group_epoch):
@@ -175,14 +175,14 @@ class Ledgers:
         what = f"the cursor of {group} goes from segment {old.segment_no} to {new.segment_no}:{new.start_index}"
         segment = seen.history[partition][-1].segment(new.segment_no)
         listed: set[int] = set()
-        if new.handover not in (NO_HAND_OVER, UNKNOWN_HAND_OVER) and segment is not None:
+        if new.handoff not in (NO_HAND_OVER, UNKNOWN_HAND_OVER) and segment is not None:
             seen.states.add("handed over")
             for member in segment.eligible:
                 image = self._image(member, partition)
-                handover = image.handovers.get((new.segment_no, group)) if image is not None else None
-                if handover is None or (handover.group_epoch, handover.id) != (new.group_epoch, new.handover):
-                    seen.fail("J5", f"{what} with {new.handover}, and {member} has {handover}")
-                rows = read_rows(handover.rows)
+                handoff = image.handoffs.get((new.segment_no, group)) if image is not None else None
+                if handoff is None or (handoff.group_epoch, handoff.id) != (new.group_epoch, new.handoff):
+                    seen.fail("J5", f"{what} with {new.handoff}, and {member} has {handoff}")
+                rows = read_rows(handoff.rows)
                 if rows.grants:
                     seen.states.add("grants handed over")
                 listed = self._check_lists(f"{member} was handed over", partition, rows, new.mode)

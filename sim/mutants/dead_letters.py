@@ -28,7 +28,7 @@ passed-is-stored: a message is passed only when its dead letter is stored
 - sent[: event.stored_count]
 + sent
 numbers-have-a-term [letters-restored]: each term of a forwarder counts on its own
-@ core.state.keyed.rows.rows_to_hand_over
+@ core.state.keyed.rows.rows_to_hand_off
   rows = handed_rows(known.items())
 + from ...values.ledger_rows import write_forwarder
 + rows = [*rows, write_forwarder(dispatcher.forwarder.next_number)]

@@ -63,9 +63,9 @@ terms-grow: the tokens of the next server are higher than those of the last one
 not-into-the-empty: nothing is handed over to a segment without messages
 @ core.consumers.keyed.handoff._has_messages
 + return True
-exactly-the-one-named: the next server begins from the hand-over that the cursor names
+exactly-the-one-named: the next server begins from the handoff that the cursor names
 @ core.consumers.groups.serving._handed_over
-+ return seat.partition.handovers.get(seat.group.name)
++ return seat.partition.handoffs.get(seat.group.name)
 blind-goes-back [keyed-lost]: if its rows are lost, a consumer group goes back to the oldest message that was set aside
 @ core.consumers.groups.serving._begin_at_oldest
 - elif record.oldest:
@@ -93,17 +93,17 @@ first-is-read [keyed-waits]: a server takes the first message of a key from its 
 alone-tells-lists [keyed-dropped]: a consumer group that passes a stub alone says what its lists had there
 @ core.consumers.groups.serving._oldest_listed
 + return 0
-own-disk-too [keyed-slow]: a server answers for exactly the hand-over that its own disk has
+own-disk-too [keyed-slow]: a server answers for exactly the handoff that its own disk has
 @ core.consumers.keyed.handoff.on_stored
-- if handing.handover.segment_no == no and handing.serial == serial:
-+ if handing.handover.segment_no == no:
+- if handing.handoff.segment_no == no and handing.serial == serial:
++ if handing.handoff.segment_no == no:
 unknown-stays-frozen [keyed-late]: a group is frozen until it is known whether its cursor has moved
 @ core.consumers.cursors.consumer_group.may_be_carried_out
 + return False
 under-way-stays [keyed-late]: a write of a cursor that is under way is not forgotten after a rebuild
 @ core.consumers.groups.serving._is_under_way
 + return False
-under-way-is-kept [keyed-left]: a group without consumers is kept while its hand-over may still be carried out
+under-way-is-kept [keyed-left]: a group without consumers is kept while its handoff may still be carried out
 @ core.consumers.cursors.consumer_group.forget_if_unused
 - or may_be_carried_out(partition, consumer_group)
 + or False
@@ -116,8 +116,8 @@ further-waits [keyed-further]: where order is by key, a group is not served at a
 rebuilt-goes-back [keyed-further]: after a rebuild, a server that lacks the control record goes back to what was set
   aside
 @ core.control.rebuild.plan_cursor
-- handover = UNKNOWN_HAND_OVER if known.mode.is_keyed and not known.at_most_once else NO_HAND_OVER
-+ handover = NO_HAND_OVER
+- handoff = UNKNOWN_HAND_OVER if known.mode.is_keyed and not known.at_most_once else NO_HAND_OVER
++ handoff = NO_HAND_OVER
 drop-is-no-ack [+ I1 I2 I8 crossings]: a drop that consumers were reported stays noted until a later message counts
 @ core.state.ledger.Ledger.note_dropped
 - self.untold_token = max(token, 1)
@@ -161,7 +161,7 @@ settings-on-disks [crossings]: mode, policy and term base are on the disks
 + settings=SETTINGS_DEFAULT, term_base=0,
 begun-first [keyed-begins]: the next server grants and ends nothing before every eligible member knows that it has begun
 @ core.consumers.groups.serving._make_dispatcher
-- keyed.handoff.is_begun = record.handover == NO_HAND_OVER
+- keyed.handoff.is_begun = record.handoff == NO_HAND_OVER
 + keyed.handoff.is_begun = True
 seen-key [keyed-parked]: a request means a key as the administrator saw it
 @ core.consumers.keyed.waiting_keys._operate_on

@@ -446,7 +446,7 @@ _DISK: Final[dict[str, tuple[Any, Callable[[bytes], object]]]] = {
     "preparation": (Preparation, lambda data: stored.read_preparation(1, b"a" * 16, data)),
     "tail": (TailCopy, stored.read_tail),
     "cursor": (CursorState, lambda data: stored.read_cursor(1, "g", data)),
-    "hand-over": (HandOverState, lambda data: stored.read_handover(1, "g", data)),
+    "hand-over": (HandOverState, lambda data: stored.read_handoff(1, "g", data)),
     "chain": (stored.BareChain, lambda data: stored.read_chain(data, {1: _STORED_SEGMENT})),
     "segment of a chain": (Segment, lambda data: stored.read_chain(_STORED_BARE, {1: data})),
     "extent": (stored.Extent, stored.read_extent),

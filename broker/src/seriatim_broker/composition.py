@@ -767,7 +767,7 @@ class Broker:
         self._is_serving = False
         self._services.is_stopping = True
         await self._controller.election.resign()
-        await self._hand_over()
+        await self._handoff()
         await self._end_duties()
         assert self._streams is not None
         await asyncio.gather(self._streams.stop(STOP_GRACE_S), *(server.stop(STOP_GRACE_S) for server in self._servers))
@@ -785,7 +785,7 @@ class Broker:
         self._directory.release()
         _log.info("stopped", broker=self.settings.broker)
 
-    async def _hand_over(self) -> None:
+    async def _handoff(self) -> None:
         """Run planned switches of all open segments of which this broker is a member, within `stop_deadline_s`."""
         mine = [
             partition.id

@@ -45,14 +45,14 @@ class KeyedServing(Serving):
         policy: RetryPolicy = QUICK,
         cursors: tuple[CursorState, ...] = (),
         rows: tuple[LedgerRow, ...] = (),
-        handover: HandOverId = NO_HAND_OVER,
+        handoff: HandOverId = NO_HAND_OVER,
         mode: ConsumerMode = ConsumerMode.KEY_ORDERED,
         *,
         at_most_once: bool = False,
     ) -> None:
         self.keys = [None if letter == "." else letter.replace("_", "").encode() for letter in keys]
         self.policy = policy
-        self.handover = handover
+        self.handoff = handoff
         self.mode = mode
         self.at_most_once = at_most_once
         super().__init__(member, counts=(1,) * len(keys), cursors=cursors)
@@ -106,7 +106,7 @@ class KeyedServing(Serving):
     def cursor(self, no: int = 1, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
         """The coordinator says where the group is."""
         record = ev.CursorRecord(
-            no, epoch, start, TOPIC, mode=self.mode, retry=self.policy, handover=self.handover,
+            no, epoch, start, TOPIC, mode=self.mode, retry=self.policy, handoff=self.handoff,
             at_most_once=self.at_most_once,
         )  # fmt: skip
         self.do(ev.CursorRead(P, GROUP, record, revision))
@@ -145,7 +145,7 @@ class KeyedServing(Serving):
             self.wait(us // 4, (M01,))
 
     def serve(self) -> None:
-        """One consumer has joined, and was granted all that can be. The next server does not take a hand-over."""
+        """One consumer has joined, and was granted all that can be. The next server does not take a handoff."""
         self.begin()
         self.keyed.handoff.rests_until_us = 1 << 60
         self.deliver()

@@ -477,13 +477,13 @@ def test_a_hand_over_stays_on_the_disk_when_the_older_record_beside_it_is_droppe
     bench = Serving(M01, cursors=(before,))
     bench.link(M00)
     epoch = bench.chain.segments[0].server_epoch
-    handover = HandOverState(2, GROUP, 2, HandOverId(epoch, 5), ((b"kx", b"row"),))
-    bench.hear(M00, msg.HandOver(P, handover))
+    handoff = HandOverState(2, GROUP, 2, HandOverId(epoch, 5), ((b"kx", b"row"),))
+    bench.hear(M00, msg.HandOver(P, handoff))
     bench.clear()
     moved = control_record(1, GROUP, 2, acked=5, reserved=9, server_epoch=epoch)
     bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 7, 0, moved, LedgerChange(((b"kx", b"row"),), is_full=True)))
     [written] = [effect.writes for effect in bench.all(fx.Persist)]
-    assert written[-2:] == (DropCursor(P, 2, GROUP), PutHandOver(P, handover))
+    assert written[-2:] == (DropCursor(P, 2, GROUP), PutHandOver(P, handoff))
 
 
 def test_a_hand_over_stays_on_the_disk_when_all_rows_of_the_group_epoch_before_are_written_beside_it() -> None:
@@ -491,29 +491,29 @@ def test_a_hand_over_stays_on_the_disk_when_all_rows_of_the_group_epoch_before_a
     bench = Serving(M01)
     bench.link(M00)
     epoch = bench.chain.segments[0].server_epoch
-    handover = HandOverState(1, GROUP, 2, HandOverId(epoch, 5), ((b"kx", b"row"),))
-    bench.hear(M00, msg.HandOver(P, handover))
+    handoff = HandOverState(1, GROUP, 2, HandOverId(epoch, 5), ((b"kx", b"row"),))
+    bench.hear(M00, msg.HandOver(P, handoff))
     bench.clear()
     before = control_record(1, GROUP, 1, acked=3, reserved=9, server_epoch=epoch)
     change = LedgerChange(((b"ky", b"row"),), is_full=True)
     bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 7, 0, before, change))
     [written] = [effect.writes for effect in bench.all(fx.Persist)]
     assert isinstance(written[-2], PutLedger)
-    assert written[-1] == PutHandOver(P, handover)
+    assert written[-1] == PutHandOver(P, handoff)
     bench.clear()
     now = control_record(1, GROUP, 2, acked=5, reserved=9, server_epoch=epoch)
     bench.hear(M00, msg.ReplicateLedger(P, 1, epoch, 8, 1, now, change))
     [written] = [effect.writes for effect in bench.all(fx.Persist)]
-    assert isinstance(written[-1], PutLedger), "in the new group epoch the hand-over is taken up, and goes"
+    assert isinstance(written[-1], PutLedger), "in the new group epoch the handoff is taken up, and goes"
 
 
 def test_a_start_that_drops_a_record_that_was_left_keeps_the_hand_over_beside_it() -> None:
     now = control_record(1, GROUP, 2, acked=5, reserved=9, server_epoch=7)
-    handover = HandOverState(2, GROUP, 2, HandOverId(7, 5), ((b"kx", b"row"),))
+    handoff = HandOverState(2, GROUP, 2, HandOverId(7, 5), ((b"kx", b"row"),))
     left = control_record(2, GROUP, 1, acked=3, reserved=9, server_epoch=7)
-    found = RecoveredPartition(P, cursors=(left, now), handovers=(handover,))
+    found = RecoveredPartition(P, cursors=(left, now), handoffs=(handoff,))
     core = BrokerCore(BrokerConfig(), M01, 2, bytes(12), checksum_of, (found,))
-    assert core.state.out.writes == [DropCursor(P, 2, GROUP), PutHandOver(P, handover)]
+    assert core.state.out.writes == [DropCursor(P, 2, GROUP), PutHandOver(P, handoff)]
 
 
 def test_control_records_are_confirmed_when_they_are_durable() -> None:

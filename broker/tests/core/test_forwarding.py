@@ -395,7 +395,7 @@ def lose_the_next_segment(bench: Forwarding) -> None:
 
 
 def handed_over(before: Callable[[Forwarding], None] | None = None) -> tuple[Forwarding, fx.WriteCursor]:
-    """All that must keep it has the hand-over, and the cursor is being written."""
+    """All that must keep it has the handoff, and the cursor is being written."""
     bench = forwarding("ab")
     if before is not None:
         before(bench)
@@ -837,8 +837,8 @@ def test_server_that_is_told_of_dead_letters(has_letters: bool) -> None:
     before.fail("a")
     before.deliver()
     rows = tuple(before.rows().items()) if has_letters else (write_forwarder(1),)
-    bench = Forwarding("ab", handover=named)
-    bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, named, rows)}
+    bench = Forwarding("ab", handoff=named)
+    bench.part.handoffs = {GROUP: HandOverState(1, GROUP, 1, named, rows)}
     bench.link(M01)
     bench.read_chain(bench.chain)
     bench.hear(M01, msg.PassRequest(P, 1, GROUP))
@@ -855,13 +855,13 @@ def test_server_that_is_told_of_dead_letters(has_letters: bool) -> None:
 
 
 def test_server_that_dies_before_it_begins_with_dead_letters() -> None:
-    """Rule `letters-go-on`: the next one has the hand-over, and no control record."""
+    """Rule `letters-go-on`: the next one has the handoff, and no control record."""
     before = forwarding("ab")
     before.fail("a")
     before.deliver()
     bench = Forwarding("ab")
     rows = tuple(before.rows().items())
-    bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, HandOverId(7, 3), rows)}
+    bench.part.handoffs = {GROUP: HandOverState(1, GROUP, 1, HandOverId(7, 3), rows)}
     bench.read_chain(change_server(bench.chain, 1, M00, ()))
     assert bench.all(fx.ReadCursor)
 

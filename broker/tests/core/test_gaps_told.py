@@ -89,7 +89,7 @@ class Carried(KeyedServing):
     def __init__(self, acked: int = 0) -> None:
         self.keys = [b"z", b"z"]
         self.policy, self.mode, self.at_most_once = QUICK, ConsumerMode.KEY_ORDERED, False
-        self.handover = NO_HAND_OVER
+        self.handoff = NO_HAND_OVER
         earlier, self.batches = batches_of(1, (1,) * 9), batches_of(2, (1, 1))
         self.length = 2
         found = tuple(
@@ -258,7 +258,7 @@ class InSegmentThree(Carried):
     def __init__(self) -> None:
         self.keys = [b"z", b"z"]
         self.policy, self.mode, self.at_most_once = QUICK, ConsumerMode.KEY_ORDERED, False
-        self.handover = NO_HAND_OVER
+        self.handoff = NO_HAND_OVER
         first, second, self.batches = (batches_of(no, (1, 1)) for no in (1, 2, 3))
         self.length = 2
         found = tuple(

@@ -494,10 +494,10 @@ def test_tokens_of_a_group_that_is_made_again_are_above_all_of_the_deleted_one()
 def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun() -> None:
     """Rule `begun-first`."""
     named = HandOverId(7, 3)
-    bench = KeyedServing("ab", handover=named, policy=SHORT)
+    bench = KeyedServing("ab", handoff=named, policy=SHORT)
     late = CarriedGrant(5 << 40, b"kz", "gone", 1, 10, True, True)
     rows = (write_forwarder(2), write_grant(late))
-    bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, named, rows)}
+    bench.part.handoffs = {GROUP: HandOverState(1, GROUP, 1, named, rows)}
     bench.begin_unconfirmed()
     keyed = bench.keyed
     bench.wait(SECOND, (M01,))
@@ -512,9 +512,9 @@ def test_nothing_begins_before_all_members_know_that_the_next_server_has_begun()
 def test_a_server_that_begins_again_with_its_own_record_waits_for_all_members_too() -> None:
     """Rule `begun-first`: its record has no carried grant, and the other member would begin with one."""
     named = HandOverId(7, 3)
-    bench = KeyedServing("ab", handover=named, policy=SHORT)
+    bench = KeyedServing("ab", handoff=named, policy=SHORT)
     carried = CarriedGrant(5 << 40, b"kz", "consumer-1", 1, 60_000, True, True)
-    bench.part.handovers = {GROUP: HandOverState(1, GROUP, 1, named, (write_forwarder(2), write_grant(carried)))}
+    bench.part.handoffs = {GROUP: HandOverState(1, GROUP, 1, named, (write_forwarder(2), write_grant(carried)))}
     bench.begin_unconfirmed()
     bench.persist()
     bench.do(ev.ConsumerLeave(STREAM, 1))
@@ -530,7 +530,7 @@ def test_a_server_that_begins_again_with_its_own_record_waits_for_all_members_to
     assert bench.all(fx.ReadKeys)
 
 
-# ---- consumers that leave during a hand-over ---------------------------------------------------------------
+# ---- consumers that leave during a handoff ---------------------------------------------------------------
 
 
 def handing_over() -> KeyedServing:
@@ -589,15 +589,15 @@ def test_a_member_that_is_not_the_server_answers_a_hand_over_of_the_server_only(
     bench.link(M00)
     bench.link(M10)
     assert bench.chain.segments[0].server == M00
-    handover = msg.HandOver(P, HandOverState(1, GROUP, 1, HandOverId(2, 1), ()))
+    handoff = msg.HandOver(P, HandOverState(1, GROUP, 1, HandOverId(2, 1), ()))
     told = len(bench.sent(msg.ChainUpdate, M10))
-    bench.hear(M10, handover)  # it knows that this member is the server by now, and would take an answer for all's
+    bench.hear(M10, handoff)  # it knows that this member is the server by now, and would take an answer for all's
     bench.persist()
     assert bench.writes(PutHandOver)
     assert bench.all(fx.ReadChain)
     assert not bench.sent(msg.HandOverKept)
     assert len(bench.sent(msg.ChainUpdate, M10)) > told, "or M10, if it is the one that knows too little, asks for ever"
-    bench.hear(M00, handover)
+    bench.hear(M00, handoff)
     bench.persist()
     assert [kept.id for kept in bench.sent(msg.HandOverKept, M00)] == [HandOverId(2, 1)]
 

@@ -9,7 +9,7 @@ from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.consumers.groups import operations
 from seriatim_broker.core.consumers.groups.cursor_notes import KEEP_MS
-from seriatim_broker.core.state.keyed.rows import rows_to_hand_over
+from seriatim_broker.core.state.keyed.rows import rows_to_hand_off
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -214,7 +214,7 @@ def test_at_most_once_grants_that_are_handed_over_keep_their_keys() -> None:
     bench.deliver()
     (run,) = bench.runs()
     keyed = bench.keyed
-    rows, _ = rows_to_hand_over(keyed, bench.rows(), ev.Moment(bench.now_us, bench.wall_ms))
+    rows, _ = rows_to_hand_off(keyed, bench.rows(), ev.Moment(bench.now_us, bench.wall_ms))
     (carried,) = read_rows(rows).grants
     assert (carried.token, carried.name, carried.message_count, carried.is_passed) == (run.token, b"ka", 1, True)
     following = dispatcher_with(2, 0, dict(rows), ev.Moment(bench.now_us, bench.wall_ms))

@@ -60,7 +60,7 @@ def test_a_cursor_keeps_what_disks_do_not_tell() -> None:
     """Rule `rebuilt-as-it-was`."""
     policy = RetryPolicy(5, exhausted=Exhausted.PARK_KEY)
     before = CursorRecord(
-        2, 1, 7, TOPIC, mode=ConsumerMode.KEY_ORDERED, retry=policy, term_base=9, oldest=5, handover=HandOverId(3, 4)
+        2, 1, 7, TOPIC, mode=ConsumerMode.KEY_ORDERED, retry=policy, term_base=9, oldest=5, handoff=HandOverId(3, 4)
     )
     before = replace(before, paused=True)
     told = [
@@ -70,7 +70,7 @@ def test_a_cursor_keeps_what_disks_do_not_tell() -> None:
     planned = plan_cursor(told, before, TOPIC, chain_epoch=20)
     assert planned is not None
     assert (planned.segment_no, planned.start_index, planned.mode, planned.retry) == (4, 26, before.mode, policy)
-    assert (planned.oldest, planned.handover, planned.paused) == (1 << 40, UNKNOWN_HAND_OVER, True)
+    assert (planned.oldest, planned.handoff, planned.paused) == (1 << 40, UNKNOWN_HAND_OVER, True)
     assert planned.term_base == 30 + 21, "above all that a crossing can have made"
 
 
@@ -121,11 +121,11 @@ def test_at_most_once_delivery_outlives_the_coordinator() -> None:
 
 
 def test_at_most_once_group_begins_where_a_member_tells() -> None:
-    """If a hand-over were named that no disk has, its server would pass the whole segment."""
+    """If a handoff were named that no disk has, its server would pass the whole segment."""
     once = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, RetryPolicy(), at_most_once=True)
     planned = plan_cursor([CursorState(4, "g", 1, 26, 40, 7, settings=once)], None, TOPIC, chain_epoch=20)
     assert planned is not None
-    assert planned.handover == NO_HAND_OVER
+    assert planned.handoff == NO_HAND_OVER
 
 
 class Rebuilt(KeyedServing):

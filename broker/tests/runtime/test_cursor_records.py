@@ -17,7 +17,7 @@ def test_value_of_a_cursor_keeps_every_field() -> None:
         segment_no=3, group_epoch=4, start_index=5, topic="orders", deleted=True, deleted_at_ms=6, paused=True,
         begun_by=ConsumerGroupOperation.REWIND, requests=(bytes(16),), dropped_from=7, dropped_position=8,
         external=True, reported_at_ms=9, mode=ConsumerMode.SHARED, retry=replace(RETRY_DEFAULT, attempts_max=3),
-        term_base=10, oldest=11, handover=HandOverId(12, 13), at_most_once=True, repeated_to=14, is_spread=False,
+        term_base=10, oldest=11, handoff=HandOverId(12, 13), at_most_once=True, repeated_to=14, is_spread=False,
         repeated_index=15,
     )  # fmt: skip
     same = [field.name for field in fields(record) if getattr(record, field.name) == getattr(PLAIN, field.name)]

@@ -253,7 +253,7 @@ async def test_rows_of_a_ledger_follow_their_control_record(harness: Harness) ->
     handed = HandOverState(2, "billing", 1, HandOverId(6, 4), ((b"kx", b"row"), (b"g1", b"")))
     await put(harness, [PutSegment(at, segment_record(2)), PutHandOver(at, handed), PutLedger(at, other, both)])
     await harness.reopen(crash=True)
-    assert harness.recovered[5].handovers == (handed,)
+    assert harness.recovered[5].handoffs == (handed,)
     await put(harness, [PutLedger(at, billing, both)])
     await put(harness, [PutLedger(at, billing, LedgerChange(((b"ky", b"more"),), (b"b1", b"never")))])
     mine = tuple(LedgerRow(2, "billing", name, value) for name, value in ((b"kx", b"\0\1"), (b"ky", b"more")))
@@ -263,7 +263,7 @@ async def test_rows_of_a_ledger_follow_their_control_record(harness: Harness) ->
         found = harness.recovered[5]
         assert found.cursors == (other, billing)
         assert found.ledger_rows == (*theirs, *mine)
-        assert found.handovers == (), "a full change takes the place of what was handed over"
+        assert found.handoffs == (), "a full change takes the place of what was handed over"
     await put(
         harness, [PutLedger(at, billing, LedgerChange(((b"kz", b"new"),), is_full=True)), DropCursor(at, 2, "bill")]
     )

@@ -56,7 +56,7 @@ def _samples() -> Iterator[tuple[str, bytes]]:
     yield "key of a preparation", keys.meta_key(1, keys.PREPARATION, 2, ATTEMPT)
     yield "key of a control record", keys.cursor_key(1, 2, "g")
     yield "key of a ledger row", keys.ledger_key(1, 2, "g", b"n")
-    yield "key of a hand-over", keys.handover_key(1, 2, "g")
+    yield "key of a hand-over", keys.handoff_key(1, 2, "g")
 
 
 def _written() -> str:

@@ -105,7 +105,7 @@ class PartitionImage:
     tails: dict[tuple[int, int], TailCopy] = field(default_factory=dict)  # by segment and place
     cursors: dict[tuple[int, str], CursorState] = field(default_factory=dict)
     rows: dict[tuple[int, str], dict[bytes, bytes]] = field(default_factory=dict)
-    handovers: dict[tuple[int, str], HandOverState] = field(default_factory=dict)
+    handoffs: dict[tuple[int, str], HandOverState] = field(default_factory=dict)
     blocks: dict[bytes, bytes] = field(default_factory=dict)
     chain: Chain | None = None
 
@@ -117,7 +117,7 @@ class PartitionImage:
         twin.tails = dict(self.tails)
         twin.cursors = dict(self.cursors)
         twin.rows = {place: dict(rows) for place, rows in self.rows.items()}
-        twin.handovers = dict(self.handovers)
+        twin.handoffs = dict(self.handoffs)
         twin.blocks = dict(self.blocks)
         twin.chain = self.chain
         return twin
@@ -179,10 +179,10 @@ class DiskImage:
         elif isinstance(write, PutLedger):
             _put_ledger(partition, write)
         elif isinstance(write, PutHandOver):
-            handover = write.handover
-            partition.handovers[handover.segment_no, handover.consumer_group] = handover
+            handoff = write.handoff
+            partition.handoffs[handoff.segment_no, handoff.consumer_group] = handoff
         elif isinstance(write, DropCursor):
-            for held in (partition.cursors, partition.rows, partition.handovers):
+            for held in (partition.cursors, partition.rows, partition.handoffs):
                 held.pop((write.segment_no, write.consumer_group), None)
         elif isinstance(write, PutChain):
             changes = write.chain.changes_since(partition.chain)
@@ -194,7 +194,7 @@ class DiskImage:
             partition.segments.pop(write.segment_no, None)
             for tail in [key for key in partition.tails if key[0] == write.segment_no]:
                 del partition.tails[tail]
-            for held in (partition.cursors, partition.rows, partition.handovers):
+            for held in (partition.cursors, partition.rows, partition.handoffs):
                 for place in [key for key in held if key[0] == write.segment_no]:
                     del held[place]
         else:
@@ -369,7 +369,7 @@ def _put_ledger(partition: PartitionImage, write: PutLedger) -> None:
     partition.cursors[place] = write.cursor
     if write.change.is_full:
         partition.rows.pop(place, None)
-        partition.handovers.pop(place, None)
+        partition.handoffs.pop(place, None)
     rows = partition.rows.setdefault(place, {})
     rows.update(write.change.puts)
     for name in write.change.deletes:
@@ -441,6 +441,6 @@ def _recovered(name: PartitionId, image: PartitionImage) -> RecoveredPartition:
             for place, rows in sorted(image.rows.items())
             for name, value in sorted(rows.items())
         ),
-        handovers=tuple(handover for _, handover in sorted(image.handovers.items())),
+        handoffs=tuple(handoff for _, handoff in sorted(image.handoffs.items())),
         blocks=tuple(data for _, data in sorted(image.blocks.items())),
     )

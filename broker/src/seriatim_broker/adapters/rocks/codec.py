@@ -223,8 +223,8 @@ def read_cursor(segment_no: int, group: str, value: bytes) -> CursorState:
     return _read(CursorState, value, segment_no=segment_no, consumer_group=group)
 
 
-def read_handover(segment_no: int, group: str, value: bytes) -> HandOverState:
-    """The hand-over in a value.
+def read_handoff(segment_no: int, group: str, value: bytes) -> HandOverState:
+    """The handoff in a value.
 
     Raises:
         CorruptionError: The value cannot be read.

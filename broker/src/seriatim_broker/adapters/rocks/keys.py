@@ -131,7 +131,7 @@ def ledger_range(partition: int, segment: int, group: str) -> tuple[bytes, bytes
     return key + _ROW, key + _BEHIND
 
 
-def handover_key(partition: int, segment: int, group: str) -> bytes:
+def handoff_key(partition: int, segment: int, group: str) -> bytes:
     """The key of what was handed over."""
     return cursor_key(partition, segment, group) + _HAND_OVER
 

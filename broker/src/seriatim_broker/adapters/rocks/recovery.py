@@ -33,7 +33,7 @@ from .codec import (
     read_chain,
     read_cursor,
     read_extent,
-    read_handover,
+    read_handoff,
     read_preparation,
     read_run,
     read_segment,
@@ -92,7 +92,7 @@ class Recovery:
         tails: list[TailCopy] = []
         cursors: list[CursorState] = []
         ledger_rows: list[LedgerRow] = []
-        handovers: list[HandOverState] = []
+        handoffs: list[HandOverState] = []
         blocks: list[bytes] = []
         chain: dict[int, bytes] = {}
         for family, key, value in rows:
@@ -106,7 +106,7 @@ class Recovery:
                     _partition, segment, group = keys.split_cursor_key(key)
                     cursors.append(read_cursor(segment, group, value))
                 elif row[2] is None:
-                    handovers.append(read_handover(row[0], row[1], value))
+                    handoffs.append(read_handoff(row[0], row[1], value))
                 else:
                     ledger_rows.append(LedgerRow(row[0], row[1], row[2], value))
                 continue
@@ -138,7 +138,7 @@ class Recovery:
         kept = read_chain(chain[0], chain) if 0 in chain else None
         return RecoveredPartition(
             partition, segments, tuple(preparations), tuple(tails), tuple(cursors), tuple(blocks), kept,
-            tuple(ledger_rows), tuple(handovers),
+            tuple(ledger_rows), tuple(handoffs),
         )  # fmt: skip
 
     def _segment(

@@ -144,7 +144,7 @@ class RocksStorage:
             Rewrite: self._rewrite,
             PutCursor: self._put_cursor,
             PutLedger: self._put_ledger,
-            PutHandOver: self._put_handover,
+            PutHandOver: self._put_handoff,
             DropCursor: self._drop_cursor,
             PutChain: self._put_chain,
             DropSegment: self._drop_segment,
@@ -408,10 +408,10 @@ class RocksStorage:
             key = prefix + name
             group.add((DELETE, self._engine.family(CURSOR), key, None), len(key))
 
-    def _put_handover(self, group: WriteGroup, write: PutHandOver) -> None:
-        handover = write.handover
-        key = keys.handover_key(write.partition, handover.segment_no, handover.consumer_group)
-        self._put(group, CURSOR, key, codec.write(handover))
+    def _put_handoff(self, group: WriteGroup, write: PutHandOver) -> None:
+        handoff = write.handoff
+        key = keys.handoff_key(write.partition, handoff.segment_no, handoff.consumer_group)
+        self._put(group, CURSOR, key, codec.write(handoff))
 
     def _drop_cursor(self, group: WriteGroup, write: DropCursor) -> None:
         place = (write.partition, write.segment_no, write.consumer_group)

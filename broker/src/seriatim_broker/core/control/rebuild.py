@@ -222,12 +222,12 @@ def plan_cursor(
 
     Rule `rebuilt-goes-back` (K1, J1, J4): where messages are granted key by key, a server that lacks the control record
     of the segment does not begin with empty lists. It begins in a new group epoch, at the oldest message that a member
-    reports, because the record names a hand-over that no disk has. No message of the segment was granted then, because
+    reports, because the record names a handoff that no disk has. No message of the segment was granted then, because
     each eligible member has the control record before that. Without it:
       1. k:5 of segment 2 is handed over to segment 3. Its server begins, and the other member has the control record.
          The server dies before its own disk has it.
       2. The coordinator is restored as it was when the consumer group was in segment 1. The rebuild finds the control
-         record of the other member, so the consumer group is in segment 3. Which hand-over was named is not known.
+         record of the other member, so the consumer group is in segment 3. Which handoff was named is not known.
       3. The server grants k:6 of segment 3, and its empty rows replace those of the other member. k:5 never comes.
 
     Rule `expired-stays-deleted` (EPOCH): if the coordinator has no record, control records of group epochs up to
@@ -252,7 +252,7 @@ def plan_cursor(
         # A server may have begun in the next segment and given tokens, with no record on any disk. A crossing raises
         # the base by at most the highest epoch of the chain, and one.
         base = max(base, current.term_base if current is not None else 0) + chain_epoch + 1
-    # With at most once, a server that lacks a hand-over passes the segment too. But nothing of that was given.
-    handover = UNKNOWN_HAND_OVER if known.mode.is_keyed and not known.at_most_once else NO_HAND_OVER
-    moved = replace(known, segment_no=no, group_epoch=epoch, start_index=start, handover=handover, begun_by=None)
+    # With at most once, a server that lacks a handoff passes the segment too. But nothing of that was given.
+    handoff = UNKNOWN_HAND_OVER if known.mode.is_keyed and not known.at_most_once else NO_HAND_OVER
+    moved = replace(known, segment_no=no, group_epoch=epoch, start_index=start, handoff=handoff, begun_by=None)
     return replace(moved, oldest=oldest, term_base=base, dropped_from=0, dropped_position=0)

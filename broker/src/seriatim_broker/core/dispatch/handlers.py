@@ -296,7 +296,7 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     m.CursorsReplicated: _cursors_replicated,
     m.ReplicateLedger: control_records.on_replicate_ledger,
     m.LedgerWanted: control_records.on_ledger_wanted,
-    m.HandOver: handoff.on_hand_over,
+    m.HandOver: handoff.on_handoff,
     m.HandOverKept: handoff.on_kept,
     m.EligibleRequest: eligibility.on_eligible_request,
     m.TakeOver: _take_over,

@@ -217,16 +217,16 @@ class RangeWait(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Handing(State):
-    """A hand-over on its way to the members that must keep it.
+    """A handoff on its way to the members that must keep it.
 
     Attributes:
-        handover: The hand-over.
+        handoff: The handoff.
         sender: The server of the segment before, which waits for the answer.
         waiting: The members that have not said that they have it, among them this one.
         serial: Of its write on this disk.
     """
 
-    handover: HandOverState
+    handoff: HandOverState
     sender: MemberId
     waiting: dict[MemberId, None]
     serial: int

@@ -126,8 +126,8 @@ class Partition(State):
     ledger_versions: Mapping[str, LedgerVersion] = field(default_factory=nothing)
     # the newest revision of the cursors of consumer groups that were forgotten here; 0: none was
     left_revision: int = 0
-    handovers: Mapping[str, HandOverState] = field(default_factory=nothing)  # the newest one of each consumer group
-    # hand-overs that other members must keep, by consumer group, and the members that have not said so
+    handoffs: Mapping[str, HandOverState] = field(default_factory=nothing)  # the newest one of each consumer group
+    # handoffs that other members must keep, by consumer group, and the members that have not said so
     handing: Mapping[str, Handing] = field(default_factory=nothing)
     kept: Chain | None = None  # the record as it is on the disk
     read_floor: Floor | None = None  # while the chain is read: the newest record known or reported at the begin
@@ -184,8 +184,8 @@ class Partition(State):
         for ledger_row in found.ledger_rows:
             if self.cursor_in(ledger_row.segment_no, ledger_row.consumer_group) is not None:
                 self.keep_rows(ledger_row.consumer_group, LedgerChange(((ledger_row.name, ledger_row.value),)))
-        for handover in found.handovers:
-            self.keep_handover(handover)
+        for handoff in found.handoffs:
+            self.keep_handoff(handoff)
         self.kept = found.chain
 
     # ---- what can be said of it ----
@@ -269,16 +269,16 @@ class Partition(State):
         self.cursors = put(self.cursors, cursor.consumer_group, cursor)
         return left
 
-    def keep_handover(self, handover: HandOverState) -> bool:
-        """Take up a hand-over; only the newest one of each consumer group is kept. Returns whether this one is."""
-        known = self.handovers.get(handover.consumer_group)
+    def keep_handoff(self, handoff: HandOverState) -> bool:
+        """Take up a handoff; only the newest one of each consumer group is kept. Returns whether this one is."""
+        known = self.handoffs.get(handoff.consumer_group)
         if known is not None and (known.group_epoch, known.segment_no, known.id) > (
-            handover.group_epoch,
-            handover.segment_no,
-            handover.id,
+            handoff.group_epoch,
+            handoff.segment_no,
+            handoff.id,
         ):
             return False
-        self.handovers = put(self.handovers, handover.consumer_group, handover)
+        self.handoffs = put(self.handoffs, handoff.consumer_group, handoff)
         return True
 
     def keep_rows(self, group: str, change: LedgerChange) -> None:

@@ -123,7 +123,7 @@ class BrokerConfig:
         aside_messages_max: How many offsets the lists of its keys have together.
         waiting_keys_max: How many of its keys may be delayed, or have lists, before reading stops.
         waiting_bytes_max: About how many bytes the rows of these keys may take, before reading stops. A full state and
-            a hand-over have all of them. Names of 40 bytes reach `waiting_keys_max` first, names of 1,000 bytes this.
+            a handoff have all of them. Names of 40 bytes reach `waiting_keys_max` first, names of 1,000 bytes this.
         forwarding_bytes_max: Bytes of messages on their way to dead-letter topics that are in memory, over all consumer
             groups. Above it, no more are read until others are stored.
         term_tokens_max: When this many tokens were given in a term, the server takes the next one. A term has 2^32

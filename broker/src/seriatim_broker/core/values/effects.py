@@ -688,7 +688,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class EndMemberRun:
-    """This member run must end now, without a hand-over: it is certified dead, or its slot has another disk.
+    """This member run must end now, without a handoff: it is certified dead, or its slot has another disk.
 
     It is the only effect of its step, and later steps have none.
     """

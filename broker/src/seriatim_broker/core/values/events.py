@@ -124,7 +124,7 @@ class CursorRecord:
         retry: Not in exclusive mode: what happens to a message on which a consumer fails.
         term_base: Tokens are made of this plus the server epoch, so that those of a key always grow.
         oldest: The oldest offset that the consumer group has set aside; 0: none.
-        handover: What the server of the segment before handed over. After a rebuild it is not known.
+        handoff: What the server of the segment before handed over. After a rebuild it is not known.
         at_most_once: Messages are acknowledged when they are granted, so a failure loses them and nothing comes twice.
         repeated_to: The consumer group went back because its state was lost. In segments up to this one, each message
             may have been delivered before. 0: in none.
@@ -150,7 +150,7 @@ class CursorRecord:
     retry: RetryPolicy = RETRY_DEFAULT
     term_base: int = 0
     oldest: int = 0
-    handover: HandOverId = NO_HAND_OVER
+    handoff: HandOverId = NO_HAND_OVER
     at_most_once: bool = False
     repeated_to: int = 0
     is_spread: bool = True
@@ -185,7 +185,7 @@ class CursorRecord:
         #   1. An administrator pauses consumer group g, whose cursor is in segment 2.
         #   2. All of segment 2 is acknowledged, so g crosses to segment 3.
         #   3. The server of segment 3 delivers to g.
-        moved = replace(self, segment_no=segment_no, start_index=index, handover=NO_HAND_OVER, oldest=0)
+        moved = replace(self, segment_no=segment_no, start_index=index, handoff=NO_HAND_OVER, oldest=0)
         return moved if not new_epoch else replace(moved, group_epoch=self.group_epoch + 1, begun_by=None)
 
     def after_term(self, server_epoch: int, next_server_epoch: int) -> CursorRecord:

@@ -279,7 +279,7 @@ def handed_rows(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]
 
 
 def without_grants(rows: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-    """The rows that stay after a hand-over: all but the grants."""
+    """The rows that stay after a handoff: all but the grants."""
     return tuple([row for row in rows if row[0][:1] != _GRANT])
 
 

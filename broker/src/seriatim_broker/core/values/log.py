@@ -167,7 +167,7 @@ class LedgerChange:
 
 
 class HandOverId(NamedTuple):
-    """The name of a hand-over: the server epoch of the server that made it, and a number of that server.
+    """The name of a handoff: the server epoch of the server that made it, and a number of that server.
 
     A later one is higher. (0, 0) is none, and (0, 1) one that no disk has.
     """
@@ -179,7 +179,7 @@ class HandOverId(NamedTuple):
 NO_HAND_OVER: Final = HandOverId(0, 0)
 
 UNKNOWN_HAND_OVER: Final = HandOverId(0, 1)
-"""A rebuilt cursor names it: it is not known which hand-over the lost one named. Server epochs begin at 1."""
+"""A rebuilt cursor names it: it is not known which handoff the lost one named. Server epochs begin at 1."""
 
 
 class SafeCursor(NamedTuple):
@@ -206,7 +206,7 @@ class HandOverState:
         segment_no: The segment in which the consumer group continues.
         consumer_group: The name of the consumer group.
         group_epoch: The group epoch.
-        id: Which hand-over it is.
+        id: Which handoff it is.
         rows: Rows of the ledger and of grants; `ledger_rows` has their form.
     """
 
@@ -348,13 +348,13 @@ class PutLedger:
 
 @dataclass(frozen=True, slots=True)
 class PutHandOver:
-    """What the server of the segment before handed over of a consumer group, in place of an earlier hand-over.
+    """What the server of the segment before handed over of a consumer group, in place of an earlier handoff.
 
     The next `PutLedger` with a full change, or `DropCursor`, of the same segment and consumer group deletes it.
     """
 
     partition: PartitionId
-    handover: HandOverState
+    handoff: HandOverState
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,4 +486,4 @@ class RecoveredPartition:
     blocks: tuple[bytes, ...] = ()
     chain: Chain | None = None
     ledger_rows: tuple[LedgerRow, ...] = ()
-    handovers: tuple[HandOverState, ...] = ()
+    handoffs: tuple[HandOverState, ...] = ()

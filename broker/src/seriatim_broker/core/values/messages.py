@@ -467,7 +467,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class HandOverKept:
-    """The sender has the hand-over on its disk. From the server of the segment: every eligible member has it."""
+    """The sender has the handoff on its disk. From the server of the segment: every eligible member has it."""
 
     partition: PartitionId
     segment_no: int

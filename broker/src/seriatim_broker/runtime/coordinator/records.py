@@ -271,7 +271,7 @@ def cursor_to_value(record: CursorRecord, over: bytes | None = None) -> bytes:
         spread=spread_to_number(record.is_spread),
     )
     written.requests[:] = record.requests
-    written.handover_epoch, written.handover_no = record.handover
+    written.handover_epoch, written.handover_no = record.handoff
     if record.mode is not ConsumerMode.EXCLUSIVE:
         written.retry.CopyFrom(retry_to_proto(record.retry))
     else:

@@ -59,7 +59,7 @@ def may_be_carried_out(partition: Partition, consumer_group: ConsumerGroup) -> b
     tried again: it succeeds, or finds that the cursor or the chain has changed. Without it:
       1. A hands over, and writes the cursor. It has no answer. It reads the cursor, which has not moved, and goes on.
       2. A consumer acknowledges k:5, and A confirms that.
-      3. The coordinator carries out the write. The next server begins from the hand-over, and grants k:5 again.
+      3. The coordinator carries out the write. The next server begins from the handoff, and grants k:5 again.
     """
     keyed = consumer_group.keyed
     handing = keyed.handoff.outgoing if keyed is not None else None
@@ -78,12 +78,12 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
       3. A consumer joins next week, and the dead letter is sent again. By then the table of the dead-letter topic may
          have forgotten the first one.
 
-    Rule `under-way-is-kept` (J2, J5): a hand-over that may still be carried out keeps the consumer group here. It is
+    Rule `under-way-is-kept` (J2, J5): a handoff that may still be carried out keeps the consumer group here. It is
     written again until the coordinator says what has become of it. Without it:
       1. A hands over, and writes the cursor. Its last consumer leaves. The transaction has no answer.
       2. A reads the cursor, which has not moved, and forgets the consumer group.
       3. A consumer joins. A grants k:5, and confirms its acknowledgement.
-      4. The coordinator carries out the write. The next server begins from the hand-over, and grants k:5 again.
+      4. The coordinator carries out the write. The next server begins from the handoff, and grants k:5 again.
     """
     is_serving = consumer_group.phase is ConsumerGroupPhase.SERVING
     is_used = (

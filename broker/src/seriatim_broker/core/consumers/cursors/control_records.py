@@ -49,16 +49,16 @@ def rows_at_rest(partition: Partition, group: str, record: CursorRecord) -> Mapp
     """The rows with which this member would begin to serve a consumer group; None if it lacks what was handed over."""
     if known_in_epoch(partition, group, record.segment_no, record.group_epoch) is not None:
         return partition.ledger_rows.get(group, {})
-    if record.handover == NO_HAND_OVER:
+    if record.handoff == NO_HAND_OVER:
         return {}
-    handed_over = named_handover(partition, group, record)
+    handed_over = named_handoff(partition, group, record)
     return dict(handed_over.rows) if handed_over is not None else None
 
 
-def named_handover(partition: Partition, group: str, record: CursorRecord) -> HandOverState | None:
-    """The hand-over that the cursor names, if this disk has it."""
-    known = partition.handovers.get(group)
-    named = (record.segment_no, record.group_epoch, record.handover)
+def named_handoff(partition: Partition, group: str, record: CursorRecord) -> HandOverState | None:
+    """The handoff that the cursor names, if this disk has it."""
+    known = partition.handoffs.get(group)
+    named = (record.segment_no, record.group_epoch, record.handoff)
     return known if known is not None and (known.segment_no, known.group_epoch, known.id) == named else None
 
 
@@ -253,35 +253,35 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change
         is_other = known is None or (known.segment_no, known.group_epoch) != (cursor.segment_no, cursor.group_epoch)
         change = replace(change, is_full=change.is_full or is_other)
         partition.keep_rows(cursor.consumer_group, change)
-        held = partition.handovers.get(cursor.consumer_group)
+        held = partition.handoffs.get(cursor.consumer_group)
         if held is not None and (held.group_epoch, held.segment_no) <= (cursor.group_epoch, cursor.segment_no):
-            partition.handovers = drop(partition.handovers, cursor.consumer_group)
+            partition.handoffs = drop(partition.handoffs, cursor.consumer_group)
             partition.handing = drop(partition.handing, cursor.consumer_group)
         broker.out.write(PutLedger(partition.id, cursor, change))
         if change.is_full:
-            _write_hand_over_again(broker, partition, cursor.segment_no, cursor.consumer_group)
+            _write_handoff_again(broker, partition, cursor.segment_no, cursor.consumer_group)
     if left is not None:
         drop_on_disk(broker, partition, left.segment_no, left.consumer_group)
 
 
 def drop_on_disk(broker: BrokerState, partition: Partition, no: int, consumer_group: str) -> None:
-    """Drop a control record and its rows in a segment from the disk, but not a hand-over that waits there."""
+    """Drop a control record and its rows in a segment from the disk, but not a handoff that waits there."""
     broker.out.write(DropCursor(partition.id, no, consumer_group))
-    _write_hand_over_again(broker, partition, no, consumer_group)
+    _write_handoff_again(broker, partition, no, consumer_group)
 
 
-def _write_hand_over_again(broker: BrokerState, partition: Partition, no: int, consumer_group: str) -> None:
-    """Write a hand-over of the segment again, because it is kept beside a record that is dropped or replaced.
+def _write_handoff_again(broker: BrokerState, partition: Partition, no: int, consumer_group: str) -> None:
+    """Write a handoff of the segment again, because it is kept beside a record that is dropped or replaced.
 
-    Rule `hand-over-stays` (J5): a hand-over that waits stays on the disk. Without it:
+    Rule `hand-over-stays` (J5): a handoff that waits stays on the disk. Without it:
       1. A person moves the consumer group from segment 7 back to segment 4. It crosses to segment 7 again.
-      2. As confirms the hand-over to segment 7. Its disk still has the record of before in that segment.
-      3. As is sent the record in segment 4, and drops the other one. The hand-over goes with it.
+      2. As confirms the handoff to segment 7. Its disk still has the record of before in that segment.
+      3. As is sent the record in segment 4, and drops the other one. The handoff goes with it.
       4. Am moves the cursor to segment 7, and dies. As serves there, and does not know the attempts and lists.
-    The same happens if As is about to become eligible in segment 7, and is sent the hand-over first, and then all rows
+    The same happens if As is about to become eligible in segment 7, and is sent the handoff first, and then all rows
     of the group epoch before in that segment.
     """
-    held = partition.handovers.get(consumer_group)
+    held = partition.handoffs.get(consumer_group)
     if held is not None and held.segment_no == no:
         broker.out.write(PutHandOver(partition.id, held))
 
@@ -420,9 +420,9 @@ def forget_consumer_group(broker: BrokerState, partition: Partition, event: Forg
         partition.safe_cursors = drop(partition.safe_cursors, event.consumer_group)
         partition.ledger_rows = drop(partition.ledger_rows, event.consumer_group)
         partition.ledger_versions = drop(partition.ledger_versions, event.consumer_group)
-        held = partition.handovers.get(event.consumer_group)
+        held = partition.handoffs.get(event.consumer_group)
         if held is not None and held.group_epoch <= event.epoch_max:
-            partition.handovers = drop(partition.handovers, event.consumer_group)
+            partition.handoffs = drop(partition.handoffs, event.consumer_group)
         drop_on_disk(broker, partition, cursor.segment_no, cursor.consumer_group)
 
 

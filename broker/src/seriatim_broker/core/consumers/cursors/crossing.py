@@ -144,7 +144,7 @@ def with_term(seat: Seat, record: CursorRecord) -> CursorRecord:
 
 
 def move_to(seat: Seat, record: CursorRecord, chain_revision: int) -> None:
-    """Cross with a hand-over: write this cursor, under the revision of the chain."""
+    """Cross with a handoff: write this cursor, under the revision of the chain."""
     if _must_wait(seat):
         return
     seat.group.phase = ConsumerGroupPhase.CROSSING
@@ -156,7 +156,7 @@ def move_to(seat: Seat, record: CursorRecord, chain_revision: int) -> None:
 
 
 def _lost_between(partition: Partition, no: int, to_no: int) -> tuple[int, int]:
-    """The first lost segment that a hand-over passes, as an offset and its position; else 0, 0.
+    """The first lost segment that a handoff passes, as an offset and its position; else 0, 0.
 
     Rule `passed-is-noted` (I1, I13): the cursor says so, as if it left that segment. Without it:
       1. The keys are handed over from segment 1 to segment 3, as segment 2 is lost. The consumer is told, and ends.
@@ -268,7 +268,7 @@ def end_segment(seat: Seat) -> None:
     following_no = next_no(partition, consumer_group.segment_no)
     keyed = consumer_group.keyed
     if keyed is not None and keyed.handoff.outgoing is not None:
-        following_no = keyed.handoff.outgoing.handover.segment_no
+        following_no = keyed.handoff.outgoing.handoff.segment_no
     following = partition.chain.segment(following_no) if partition.chain is not None else None
     server = following.server.broker if following is not None else ""
     event = EndOfSegment(consumer_group.segment_no, sealed_len, following_no, server, consumer_group.group_epoch)

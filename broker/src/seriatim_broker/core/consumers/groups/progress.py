@@ -45,13 +45,13 @@ def cross(served: Served) -> None:
     if isinstance(served, KeyedServed) and served.keyed.handoff.unread is not None:
         return  # which keys have messages is not known yet
     if isinstance(served, KeyedServed) and served.keyed.line.has_keys:
-        handoff.hand_over_if_done(served)
+        handoff.hand_off_if_done(served)
     else:
         crossing.cross_if_done(served)
 
 
 def on_keys_due(served: KeyedServed) -> None:
-    """A delay or a deadline of a key may be over, or a hand-over has no answer."""
+    """A delay or a deadline of a key may be over, or a handoff has no answer."""
     outcomes.end_late(served)
     cross(served)
 

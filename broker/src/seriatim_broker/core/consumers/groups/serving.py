@@ -349,7 +349,7 @@ def _begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
         consumer_group.phase = ConsumerGroupPhase.SERVING
         subscriptions.welcome_new(frozen)
         if may_be_carried_out(partition, consumer_group):
-            handoff.hand_over_if_done(frozen)
+            handoff.hand_off_if_done(frozen)
             return
         frozen.keyed.handoff.outgoing = None
         outcomes.thaw(frozen)
@@ -363,7 +363,7 @@ def _begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
         _refuse(seat, errors.PreconditionError(f"{text}: consume under another group name"))
         return
     known = control_records.known_in_epoch(partition, consumer_group.name, segment.no, record.group_epoch)
-    if known is None and record.handover != NO_HAND_OVER and _handed_over(seat, record) is None:
+    if known is None and record.handoff != NO_HAND_OVER and _handed_over(seat, record) is None:
         _begin_at_oldest(seat, record)
         return
     has_note = record.dropped_from or (known is not None and known.untold)
@@ -472,8 +472,8 @@ def _make_dispatcher(seat: Seat, record: CursorRecord, known: CursorState | None
 
     Rule `begun-first` (J3): nothing is granted and no carried grant ends before every eligible member knows that this
     server has begun. Without it:
-      1. The hand-over has a grant of k:5 under token 7. Its deadline passes, and this server grants k:5 under token 8.
-      2. This server dies. The next one begins from the same hand-over, in which token 7 counts.
+      1. The handoff has a grant of k:5 under token 7. Its deadline passes, and this server grants k:5 under token 8.
+      2. This server dies. The next one begins from the same handoff, in which token 7 counts.
       3. The consumer with token 7 acknowledges k:5, while another one works on it under token 8.
     That counts each time that a member begins in this segment, also with the control record on its own disk, because
     another member may lack that. So it happens to a server that waits, too: its only consumer leaves and joins again,
@@ -487,7 +487,7 @@ def _make_dispatcher(seat: Seat, record: CursorRecord, known: CursorState | None
     keyed = keyed_rows.dispatcher_of(record.segment_no, ledger.acked, rows, from_before=handed_over is not None)
     seat.group.keyed = keyed
     ledger.acked = keyed.window.floor
-    keyed.handoff.is_begun = record.handover == NO_HAND_OVER
+    keyed.handoff.is_begun = record.handoff == NO_HAND_OVER
 
 
 def _go_on_begun(served: Served) -> None:
@@ -516,7 +516,7 @@ def _go_on_begun(served: Served) -> None:
 
 
 def on_keys_due(broker: BrokerState, partition: Partition, group: str) -> None:
-    """A delay or a deadline of a key may be over, or keys are not read yet, or a hand-over has no answer."""
+    """A delay or a deadline of a key may be over, or keys are not read yet, or a handoff has no answer."""
     served = serving_of(broker, partition, partition.consumer_groups.get(group))
     if not isinstance(served, KeyedServed):
         return
@@ -527,14 +527,14 @@ def on_keys_due(broker: BrokerState, partition: Partition, group: str) -> None:
 
 
 def _handed_over(seat: Seat, record: CursorRecord) -> HandOverState | None:
-    """The hand-over that the cursor names, if this disk has it.
+    """The handoff that the cursor names, if this disk has it.
 
     Rule `exactly-the-one-named` (J5): not another one. Without it:
-      1. A hands over, and crashes. A2 hands over later, and writes the cursor, which names A2's hand-over.
-      2. The hand-over of A arrives late. The next server begins from it.
+      1. A hands over, and crashes. A2 hands over later, and writes the cursor, which names A2's handoff.
+      2. The handoff of A arrives late. The next server begins from it.
       3. What A2 confirmed between the two comes again.
     """
-    return control_records.named_handover(seat.partition, seat.group.name, record)
+    return control_records.named_handoff(seat.partition, seat.group.name, record)
 
 
 def _begin_at_oldest(seat: Seat, record: CursorRecord) -> None:
@@ -616,7 +616,7 @@ def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassCo
     else:
         return
     consumer_group.passes_alone = True
-    held = partition.handovers.get(event.consumer_group)
+    held = partition.handoffs.get(event.consumer_group)
     if held is not None and held.segment_no == event.segment_no and has_forwards(held.rows):
         consumer_group.forwards_alone = True
 
@@ -651,7 +651,7 @@ def _pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord
         seat.poll(broker.config.retry_us, TimerKind.CURSOR)
         return
     # The forwarder's next number is not handed over here, so its numbers begin anew, in a new group epoch.
-    has_numbers = record.handover != NO_HAND_OVER or write_forwarder(1)[0] in partition.ledger_rows.get(
+    has_numbers = record.handoff != NO_HAND_OVER or write_forwarder(1)[0] in partition.ledger_rows.get(
         seat.group.name, {}
     )
     following = crossing.next_no(partition, segment.no)
@@ -720,7 +720,7 @@ def take_up_forwards(broker: BrokerState, partition: Partition, chain: Chain, de
         if name in partition.cursors
     ]
     # their server may have died before it began with them
-    handed = [(name, held.segment_no, held.rows) for name, held in partition.handovers.items()]
+    handed = [(name, held.segment_no, held.rows) for name, held in partition.handoffs.items()]
     for name, no, rows in (*own, *handed):
         segment = chain.segment(no)
         if segment is None or segment.state is not SegmentState.SEALED:
@@ -739,7 +739,7 @@ def _forward_elsewhere(seat: Seat, segment: Segment) -> None:
     send. Without it:
       1. The dead letter of k:5 is on its way. The keys are handed over, and the cursor is being written.
       2. The last consumer ends. The cursor moves.
-      3. The next server has the hand-over on its disk, and does not load the consumer group: k:5 is in no dead-letter
+      3. The next server has the handoff on its disk, and does not load the consumer group: k:5 is in no dead-letter
          topic until a consumer joins.
     """
     is_here = seat.broker.member in segment.eligible and segment.state is SegmentState.SEALED

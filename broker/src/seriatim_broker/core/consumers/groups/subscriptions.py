@@ -54,7 +54,7 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         #   2. Meanwhile the consumer group is deleted, and made again by another server.
         #   3. A consumer joins here, and is given messages in the group epoch of the deleted consumer group.
         #   4. The crossing finds another cursor, and all messages are given again without a flag.
-        # While a hand-over may still be carried out, nothing is granted, and its transaction compares the cursor.
+        # While a handoff may still be carried out, nothing is granted, and its transaction compares the cursor.
         control_records.write_if_dirty(served)
         consumer_group.look_again()
         served.read_cursor()

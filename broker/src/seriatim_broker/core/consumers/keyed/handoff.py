@@ -4,12 +4,12 @@
                                          └──── the cursor did not move ◀── conflict ────────────────────────────┘
 
 While it is frozen, nothing is granted, and what consumers send waits. The next server, and each member that may become
-it, keeps the newest hand-over. The cursor names one, and the next server begins from exactly that one. Then consumers
+it, keeps the newest handoff. The cursor names one, and the next server begins from exactly that one. Then consumers
 join there with the grants that they have, and repeat the acknowledgements that were not confirmed.
 
 The cursor moves only when every eligible and joining member of the next segment has
-the hand-over on its disk. Without it:
-  1. k:5 has failed in segment 1. The cursor moves to segment 2, and its server alone has the hand-over.
+the handoff on its disk. Without it:
+  1. k:5 has failed in segment 1. The cursor moves to segment 2, and its server alone has the handoff.
   2. That server dies. The next one knows nothing of k:5: the consumer group begins again at k:5, in a new group epoch,
      and gets all messages since then again.
 """
@@ -40,10 +40,10 @@ from ..cursors.served import KeyedServed, keyed_of
 from . import outcomes
 
 RESEND_US = 200_000
-"""A hand-over that was not answered for so long is sent again."""
+"""A handoff that was not answered for so long is sent again."""
 
 GIVE_UP_US = 600_000
-"""If the next server does not answer for so long, the grants go on here, and the hand-over is tried again later."""
+"""If the next server does not answer for so long, the grants go on here, and the handoff is tried again later."""
 
 ROW_US = 40
 """Both times are longer by this for each row that is handed over. On two processors, sending, writing and reading
@@ -56,7 +56,7 @@ PAUSE_US = 1_000_000
 # ---- the server of the segment before -------------------------------------------------------------------
 
 
-def hand_over_if_done(served: KeyedServed) -> None:
+def hand_off_if_done(served: KeyedServed) -> None:
     """If all of the segment is read and no key is ready, hand the state of the keys over, step by step."""
     broker, consumer_group = served.broker, served.group
     keyed, log = served.keyed, served.log
@@ -90,7 +90,7 @@ def hand_over_if_done(served: KeyedServed) -> None:
         keyed.handoff.rests_until_us = now_us + GIVE_UP_US
     elif now_us >= keyed.handoff.rests_until_us and not may_be_carried_out(served.partition, served.group):
         # Without the poll: 1. A key is parked, or dead letters have numbers, and nothing else is left to do. The next
-        # segment is empty, so its server takes no hand-over. 2. The next segment gets messages. Nothing happens here,
+        # segment is empty, so its server takes no handoff. 2. The next segment gets messages. Nothing happens here,
         # so no consumer gets them until one joins or leaves, or a broker ends.
         served.poll(PAUSE_US, TimerKind.KEYS)
         keyed.handoff.rests_until_us = now_us + PAUSE_US
@@ -152,7 +152,7 @@ def next_segment(partition: Partition, no: int) -> Segment | None:
 
 def _is_for_another(partition: Partition, handing: OutgoingHandoff) -> bool:
     """Whether the next segment is another one now, or has another server."""
-    segment = partition.chain.segment(handing.handover.segment_no) if partition.chain is not None else None
+    segment = partition.chain.segment(handing.handoff.segment_no) if partition.chain is not None else None
     return segment is None or segment.state is SegmentState.LOST or segment.server != handing.to
 
 
@@ -162,7 +162,7 @@ def _make(served: KeyedServed) -> None:
     if following is None:
         return
     known = served.partition.ledger_rows.get(served.group.name, {})
-    rows, oldest = keyed_rows.rows_to_hand_over(keyed, known, served.broker.now)
+    rows, oldest = keyed_rows.rows_to_hand_off(keyed, known, served.broker.now)
     state = HandOverState(
         following.no,
         served.group.name,
@@ -178,9 +178,9 @@ def _make(served: KeyedServed) -> None:
 def _send(served: KeyedServed, handing: OutgoingHandoff) -> None:
     now_us = served.broker.now.mono_us
     assert handing.to is not None
-    if not handing.asked_us or now_us >= handing.asked_us + RESEND_US + ROW_US * len(handing.handover.rows):
+    if not handing.asked_us or now_us >= handing.asked_us + RESEND_US + ROW_US * len(handing.handoff.rows):
         handing.asked_us = now_us
-        served.broker.send(handing.to, HandOver(served.partition.id, handing.handover))
+        served.broker.send(handing.to, HandOver(served.partition.id, handing.handoff))
 
 
 def _move(served: KeyedServed, handing: OutgoingHandoff) -> None:
@@ -188,11 +188,11 @@ def _move(served: KeyedServed, handing: OutgoingHandoff) -> None:
 
     The transaction compares the chain record, which names the server. Without it:
       1. A hands over. It is deposed and does not know. A2 serves, and confirms the acknowledgement of k:5.
-      2. A writes the cursor, which names A's older hand-over.
+      2. A writes the cursor, which names A's older handoff.
       3. The server of the next segment grants k:5 again.
     """
     partition = served.partition
-    segment = served.chain.segment(handing.handover.segment_no)
+    segment = served.chain.segment(handing.handoff.segment_no)
     if segment is None or not partition.revision:
         partition.read_chain(served.broker)
         return
@@ -201,7 +201,7 @@ def _move(served: KeyedServed, handing: OutgoingHandoff) -> None:
         served.retry_in(min(wait_us, served.broker.config.refused_us_max))
         return
     record = served.cursor.moved_to(segment.no).after_term(served.group.server_epoch, segment.server_epoch)
-    record = replace(record, handover=handing.handover.id, oldest=handing.oldest)
+    record = replace(record, handoff=handing.handoff.id, oldest=handing.oldest)
     handing.sent = (served.group.cursor_revision, partition.revision)
     crossing.move_to(served, record, partition.revision)
 
@@ -213,42 +213,42 @@ def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment
     return (
         keyed is not None
         and handing is not None
-        and (record.segment_no, record.group_epoch) == (keyed.segment_no, handing.handover.group_epoch)
+        and (record.segment_no, record.group_epoch) == (keyed.segment_no, handing.handoff.group_epoch)
         and segment.server_epoch == consumer_group.server_epoch
     )
 
 
 def was_carried_out(consumer_group: ConsumerGroup, record: CursorRecord) -> bool:
-    """Whether the cursor has moved with the hand-over of this member, although the transaction had no answer."""
+    """Whether the cursor has moved with the handoff of this member, although the transaction had no answer."""
     keyed = consumer_group.keyed
     handing = keyed.handoff.outgoing if keyed is not None else None
-    return handing is not None and (record.segment_no, record.group_epoch, record.handover) == (
-        handing.handover.segment_no,
-        handing.handover.group_epoch,
-        handing.handover.id,
+    return handing is not None and (record.segment_no, record.group_epoch, record.handoff) == (
+        handing.handoff.segment_no,
+        handing.handoff.group_epoch,
+        handing.handoff.id,
     )
 
 
 def on_kept(broker: BrokerState, partition: Partition, sender: MemberId, message: HandOverKept) -> None:
-    """A member has the hand-over: another member that must keep it, or the server of the next segment for all."""
+    """A member has the handoff: another member that must keep it, or the server of the next segment for all."""
     segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
     is_server = segment is not None and segment.server == broker.member
     if segment is not None and is_server and sender not in (*segment.eligible, *right.joining(partition, segment.no)):
         updates.tell_member(broker, partition, sender)  # it was cut off, and does not know that it was removed
     handing = partition.handing.get(message.consumer_group)
-    if handing is not None and _names(handing.handover, message) and sender in handing.waiting:
+    if handing is not None and _names(handing.handoff, message) and sender in handing.waiting:
         del handing.waiting[sender]
         _answer_if_kept(broker, partition, handing)
     served = keyed_of(broker, partition, partition.consumer_groups.get(message.consumer_group))
     handed = served.keyed.handoff.outgoing if served is not None else None
-    if served is None or handed is None or not _names(handed.handover, message) or sender != handed.to:
+    if served is None or handed is None or not _names(handed.handoff, message) or sender != handed.to:
         return
     handed.is_kept = True
-    hand_over_if_done(served)
+    hand_off_if_done(served)
 
 
-def _names(handover: HandOverState, message: HandOverKept) -> bool:
-    return (handover.segment_no, handover.group_epoch, handover.id) == (
+def _names(handoff: HandOverState, message: HandOverKept) -> bool:
+    return (handoff.segment_no, handoff.group_epoch, handoff.id) == (
         message.segment_no,
         message.group_epoch,
         message.id,
@@ -258,18 +258,18 @@ def _names(handover: HandOverState, message: HandOverKept) -> bool:
 # ---- the members of the next segment --------------------------------------------------------------------
 
 
-def on_hand_over(broker: BrokerState, partition: Partition, sender: MemberId, message: HandOver) -> None:
-    """Keep a hand-over. The server of the segment has the other members keep it too, and then answers.
+def on_handoff(broker: BrokerState, partition: Partition, sender: MemberId, message: HandOver) -> None:
+    """Keep a handoff. The server of the segment has the other members keep it too, and then answers.
 
     Other members answer only the server. Without it (J5):
       1. Member b becomes the server of the next segment, and does not know it yet. The server of the segment before
-         knows it, and sends b the hand-over.
+         knows it, and sends b the handoff.
       2. b keeps it as one of the members that must, and answers that it has it.
       3. The sender takes this for the answer of the server, which speaks for all members, and moves the cursor. b dies.
-         The other members have no hand-over.
+         The other members have no handoff.
     """
-    handover = message.handover
-    no = handover.segment_no
+    handoff = message.handover
+    no = handoff.segment_no
     segment = partition.chain.segment(no) if partition.chain is not None else None
     if segment is None:
         partition.read_chain(broker)
@@ -278,19 +278,19 @@ def on_hand_over(broker: BrokerState, partition: Partition, sender: MemberId, me
     if is_server and not (right.confirmed(partition, no) and _has_messages(partition, no)):
         right.seek(broker, partition, no)
         return  # the sender asks again
-    if not partition.keep_handover(handover):
+    if not partition.keep_handoff(handoff):
         return
-    known = partition.handing.get(handover.consumer_group)
-    is_known = known is not None and known.handover.id == handover.id and known.handover.segment_no == no
+    known = partition.handing.get(handoff.consumer_group)
+    is_known = known is not None and known.handoff.id == handoff.id and known.handoff.segment_no == no
     if not is_known:
-        broker.out.write(PutHandOver(partition.id, handover))
+        broker.out.write(PutHandOver(partition.id, handoff))
     if not is_server:
         if sender == segment.server:
-            broker.out.when_durable_send(sender, _kept(partition, handover))
+            broker.out.when_durable_send(sender, _kept(partition, handoff))
         else:
             # Rule `hand-over-finds-server` (I13): one of both does not know the newest record. Without it:
             #   1. Segment 2 is empty. Its server was replaced, and a switch folds it.
-            #   2. The server of segment 1 was not told. It sends the hand-over to the replaced one, for ever.
+            #   2. The server of segment 1 was not told. It sends the handoff to the replaced one, for ever.
             updates.tell_member(broker, partition, sender)
             partition.read_chain(broker)  # the sender asks again
         return
@@ -300,11 +300,11 @@ def on_hand_over(broker: BrokerState, partition: Partition, sender: MemberId, me
     else:
         waiting, serial = members, broker.new_serial()
         broker.out.when_stored(partition.id, StoredFor.HANDOVER, no, serial)
-    handing = Handing(handover, sender, waiting, serial)
-    partition.handing = put(partition.handing, handover.consumer_group, handing)
+    handing = Handing(handoff, sender, waiting, serial)
+    partition.handing = put(partition.handing, handoff.consumer_group, handing)
     for member in waiting:
         if member != broker.member:
-            broker.send(member, HandOver(partition.id, handover))
+            broker.send(member, HandOver(partition.id, handoff))
     if set(waiting).intersection(right.unfit_members(broker, partition, no)):
         right.seek(broker, partition, no)
     _answer_if_kept(broker, partition, handing)
@@ -323,34 +323,34 @@ def _has_messages(partition: Partition, no: int) -> bool:
 
 
 def on_stored(broker: BrokerState, partition: Partition, no: int, serial: int) -> None:
-    """A hand-over is durable on this disk.
+    """A handoff is durable on this disk.
 
-    Rule `own-disk-too` (J5): the write of exactly that hand-over is durable, not an earlier one. Without it:
+    Rule `own-disk-too` (J5): the write of exactly that handoff is durable, not an earlier one. Without it:
       1. The states of consumer groups g and h are handed over to this server, in two writes. The first one is durable.
       2. The other member has h, and this server answers that all members have it. The cursor of h moves.
       3. This server restarts without the second write. It does not know the keys of h.
     """
     for handing in list(partition.handing.values()):
-        if handing.handover.segment_no == no and handing.serial == serial:
+        if handing.handoff.segment_no == no and handing.serial == serial:
             handing.waiting.pop(broker.member, None)
             _answer_if_kept(broker, partition, handing)
 
 
 def _answer_if_kept(broker: BrokerState, partition: Partition, handing: Handing) -> None:
-    segment = partition.chain.segment(handing.handover.segment_no) if partition.chain is not None else None
+    segment = partition.chain.segment(handing.handoff.segment_no) if partition.chain is not None else None
     if segment is None:
         return
     must_keep = {*segment.eligible, *right.joining(partition, segment.no)}
     if not must_keep.intersection(handing.waiting):
-        broker.send(handing.sender, _kept(partition, handing.handover))
+        broker.send(handing.sender, _kept(partition, handing.handoff))
 
 
-def _kept(partition: Partition, handover: HandOverState) -> HandOverKept:
-    return HandOverKept(partition.id, handover.segment_no, handover.consumer_group, handover.group_epoch, handover.id)
+def _kept(partition: Partition, handoff: HandOverState) -> HandOverKept:
+    return HandOverKept(partition.id, handoff.segment_no, handoff.consumer_group, handoff.group_epoch, handoff.id)
 
 
 def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: int) -> None:
-    """Send a joining member the hand-overs of a segment."""
-    for handover in partition.handovers.values():
-        if handover.segment_no == no:
-            broker.send(member, HandOver(partition.id, handover))
+    """Send a joining member the handoffs of a segment."""
+    for handoff in partition.handoffs.values():
+        if handoff.segment_no == no:
+            broker.send(member, HandOver(partition.id, handoff))

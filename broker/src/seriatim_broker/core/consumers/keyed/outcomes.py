@@ -33,7 +33,7 @@ from ..cursors.served import KeyedServed, keyed_of
 from . import dead_letters, grants
 
 FROZEN_MAX = 10_000
-"""At most so many requests of consumers wait for the end of a hand-over."""
+"""At most so many requests of consumers wait for the end of a handoff."""
 
 FROZEN_ROWS_MAX = 500_000
 """At most so many rows are in them. A row takes about 80 bytes of memory."""
@@ -92,7 +92,7 @@ def _grant_at(keyed: KeyedDispatcher, consumer: Consumer, token: int, offset: in
 
 
 def _waits(served: KeyedServed, consumer: Consumer, event: ConsumerAcks | ConsumerNack | ConsumerExtend) -> bool:
-    """Whether what a consumer sent waits until the hand-over is over.
+    """Whether what a consumer sent waits until the handoff is over.
 
     Rule `frozen-waits` (J2): nothing changes while the state of the keys is handed over. Without it:
       1. The state is sent to the next server. k:5 is granted in it.
@@ -377,7 +377,7 @@ def leave(served: KeyedServed, gone: list[Consumer]) -> None:
     """Consumers are gone: what was granted to them is granted to others."""
     keyed = served.keyed
     if keyed.handoff.frozen is not None:
-        return  # when the hand-over is over, the grants of consumers that left end
+        return  # when the handoff is over, the grants of consumers that left end
     for grant in keyed.grants.of(gone):
         end_grant(served, grant, f"{grant.consumer.name} has ended")
     control_records.after_passing(served)

@@ -18,7 +18,7 @@ class OutgoingHandoff(State):
     """The state of the keys on its way to the server of the next segment.
 
     Attributes:
-        handover: What is handed over.
+        handoff: What is handed over.
         oldest: The oldest offset in it.
         to: The server to which it was sent.
         asked_us: When it was sent last.
@@ -28,7 +28,7 @@ class OutgoingHandoff(State):
         is_unknown: A try of it had no answer. So a later try that is refused does not say that it is not carried out.
     """
 
-    handover: HandOverState
+    handoff: HandOverState
     oldest: int
     to: MemberId | None = None
     asked_us: int = 0

@@ -83,7 +83,7 @@ class Lists(State):
     def is_full_of(self, limits: RoomLimits) -> bool:
         """Whether no more messages may be read because too many keys, or too many messages in lists, wait.
 
-        Then most keys fail, so reading further helps no consumer. The limit bounds what a hand-over has.
+        Then most keys fail, so reading further helps no consumer. The limit bounds what a handoff has.
         """
         is_full = max(self.key_count, self.line.delayed_count) >= limits.waiting_keys
         return is_full or self.waiting_bytes >= limits.waiting_bytes or self.message_count >= limits.aside_messages

@@ -88,7 +88,7 @@ def _chunk(key: Key, chunk: int) -> list[int]:
     return list(islice(key.aside, begin, max(end, begin)))
 
 
-def rows_to_hand_over(
+def rows_to_hand_off(
     dispatcher: KeyedDispatcher, known: Mapping[bytes, bytes], now: Moment
 ) -> tuple[list[tuple[bytes, bytes]], int]:
     """The rows with which the server of the next segment goes on, and the oldest offset in them (0: there is none).
