@@ -65,7 +65,7 @@ async def test_a_running_consumer_goes_on_after_the_rebuild() -> None:
             await server.stop()
             subscription = consumer._subscriptions[0]
             await until(lambda: BEHIND.message in subscription.waits_for)
-            assert subscription.waits_for.startswith("brokers to notify its server")
+            assert subscription.waits_for.startswith("brokers to name its server")
             await server.restart()
             cluster.behind_count = 0
             await fill(producer, 1, 2)

@@ -97,7 +97,7 @@ async def test_the_join_and_the_question_are_named_with_their_tries(caplog: pyte
     assert core.phase is ConsumerPhase.RESOLVING
     await watch.look(lambda: 20)
     assert caplog.messages[1].endswith(
-        "brokers to notify its server, other than the one at a:1, of which it complained (try 2)"
+        "brokers to name its server, other than the one at a:1, of which it complained (try 2)"
     )
 
 

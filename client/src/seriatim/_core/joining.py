@@ -156,7 +156,7 @@ class Joining(State):
         match self.phase:
             case ConsumerPhase.RESOLVING:
                 than = f", other than the one at {address}, of which it complained" if self._complain else ""
-                return f"brokers to report its server{than}{tries}"
+                return f"brokers to name its server{than}{tries}"
             case ConsumerPhase.OPENING:
                 return f"a stream to its server at {address}{tries}"
             case ConsumerPhase.JOINING:
