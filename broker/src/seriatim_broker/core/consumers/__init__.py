@@ -18,7 +18,7 @@ by. Modes `key_ordered` and `shared` are served by `keyed`: all consumers are gi
 Each room knows only those below it (the contract "Rooms of consumer groups" checks it); `keyed` and `exclusive` do not
 know each other:
 
-    groups     consumers, people and the coordinator: who is here, where the cursor is, what is done when something came
+    groups     consumers, administrators and the coordinator: who is here, and where the cursor is
     keyed      messages are granted to consumers key by key
     exclusive  batches are delivered to the one active consumer
     cursors    how far a consumer group is: control records, the cursor's way to the next segment, what is gone

@@ -73,9 +73,11 @@ def _note_ended(broker: BrokerState, partitions: Partitions, run: RunId) -> None
     """A certificate says that a member run has ended: so have all earlier member runs of its disk.
 
     Rule `own-death` (I13): a member run that reads its own certificate ends. Without it:
-      1. A person certifies a member run as dead, but its process lives. The other brokers cut their links to it.
+      1. An administrator certifies a member run as dead, but its process lives. The other brokers cut their links to
+         it.
       2. The process connects again and again, and is refused each time.
-      3. No runner starts the broker again, because its process lives. Its disk is whole, and its copies count as lost.
+      3. No runner starts the broker again, because its process lives. Its disk is complete, and its copies count as
+         lost.
     """
     ended = broker.directory.ended
     ended[run.member] = max(ended.get(run.member, 0), run.run)
@@ -103,7 +105,7 @@ def on_compare_chains(broker: BrokerState, partitions: Partitions, event: Compar
 
 
 def on_rebuilt(broker: BrokerState, partitions: Partitions, event: CoordinatorRebuilt) -> None:
-    """The coordinator was rebuilt: find the place of each consumer group anew, and read the chain records."""
+    """The coordinator was rebuilt: find the place of each consumer group again, and read the chain records."""
     lost_decisions.end(broker, lost_decisions.WRITERS)
     for partition in list(partitions.values()):
         serving.on_caught_up(broker, partition)

@@ -1,7 +1,7 @@
 """Folding: empty segments leave the chain record, so that switches without a message between them cost nothing.
 
 The transaction that opens a segment takes empty sealed segments out of the record (`chain.foldable`). The segment
-behind them says how many numbers are missing before it. Those numbers are never used again, and count as sealed with no
+after them says how many numbers are missing before it. Those numbers are never used again, and count as sealed with no
 message. A cursor in such a segment moves to the next one (`consumers.groups.serving`). This module drops the logs of
 such segments on this member.
 """
@@ -47,8 +47,8 @@ def _move_on(broker: BrokerState, partition: Partition, chain: Chain, cursor: Cu
       1. A consumer group has acknowledged all of segment 1, and crossed to segment 4, which is empty. Here the control
          record of segment 4 has replaced the one of segment 1.
       2. Segment 4 is folded, and no disk knows of the consumer group any more.
-      3. The coordinator loses the cursor, and no broker can tell the rebuild of it.
-      4. The consumer group begins anew, and is given segment 1 again without a flag.
+      3. The coordinator loses the cursor, and no broker can report it to the rebuild.
+      4. The consumer group starts over, and is given segment 1 again without a flag.
     """
     following = chain.from_no(cursor.segment_no)
     assert following is not None

@@ -115,8 +115,8 @@ def dismiss(broker: BrokerState, partitions: Partitions) -> None:
 
     Rule `dismissed-run` (I12, I14): a broker believes nothing that a dismissed run says, from the step on in which it
     learns of the dismissal. Without it:
-      1. A certificate is written for a member run that lives, because a person or a proof was wrong. Its disk is given
-         up.
+      1. A certificate is written for a member run that lives, because an administrator or a proof was wrong. Its disk
+         is given up.
       2. Its link is still there. So a master counts it as the second copy, or a slave follows it.
       3. Messages are acknowledged that only one other disk has. That disk fails, and they are gone.
     """
@@ -179,7 +179,7 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
             continue
         # Rule `sleep-is-no-silence` (CALM): if this process did not run, the silence says nothing of the others.
         # Without it:
-        # 1. This process is frozen for 600 ms, and goes on. Its first look comes before it reads what has arrived.
+        # 1. This process is frozen for 600 ms, and continues. Its first look comes before it reads what has arrived.
         # 2. All others were silent for 600 ms. It cuts all links, and all segments that it shares with others move.
         if asleep:
             link.heard_us = now

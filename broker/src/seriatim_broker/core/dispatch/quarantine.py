@@ -2,11 +2,11 @@
 
 The chain may say that a segment ends below the commit that this member knows there. Then an older copy of a disk has
 decided the length: both members had died, and the older copy, made within its last member run, came back first. This
-member is right. But the record does not change any more (I5), and consumer groups may have read behind it already.
+member is right. But the record does not change any more (I5), and consumer groups may have read after it already.
 
 So the member keeps its log as it is. It fences and marks the log durably. It does not cut the log, write over it, serve
-it or count it as a copy. It says so in a note, at `/readyz` and in a metric, and everything else goes on. A person
-decides what to do with the messages: see ADR 0030.
+it or count it as a copy. It says so in a note, at `/readyz` and in a metric, and everything else continues. An
+administrator decides what to do with the messages: see ADR 0030.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def contradicts(log: SegmentLog, sealed_len: int) -> bool:
     Rule `contradicted` (I1, KEPT): a disk that the chain contradicts keeps what it has. Without it:
       1. Am and As have a, and a is acknowledged. Both die, and the disk of As is replaced by an older copy of itself.
       2. As comes back first, and the segment is sealed at 0.
-      3. Am comes back and truncates to 0. No disk has a any more, and no person is told.
+      3. Am comes back and truncates to 0. No disk has a any more, and no administrator is notified.
     """
     return sealed_len < log.commit
 

@@ -38,7 +38,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
     decided = partition.decided
     if decided is not None:
         if chain.epoch < decided.epoch:
-            return  # the broker or the coordinator that told it has an older record than this disk
+            return  # the broker or the coordinator that reported it has an older record than this disk
         if why := lost_decisions.contradiction(decided, chain):
             lost_decisions.begin(broker, partition.id, why)
             return
@@ -69,7 +69,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
 
 
 def _note_step(broker: BrokerState, partition: Partition, known: Chain | None, chain: Chain, changes: Changes) -> None:
-    """Keep what changed, to tell other members only that (`updates`). A short record is told as a whole."""
+    """Keep what changed, to send other members only that (`updates`). A short record is reported as a whole."""
     if known is None or len(chain.segments) <= broker.config.whole_chain_segments_max:
         partition.steps = ()
         return
@@ -99,10 +99,10 @@ def _keep(broker: BrokerState, partition: Partition, chain: Chain) -> None:
 def _drop_forgotten(broker: BrokerState, partition: Partition, chain: Chain, is_first: bool, changes: Changes) -> None:
     """Drop segments and control records that the record no longer names, because retention let them go.
 
-    Rule `quarantine-stays` (I1): a quarantined log stays, because only a person decides that it is not needed. Without
-    it:
-      1. This member keeps acknowledged messages that are not there according to the chain, and tells people so.
-      2. Before a person has looked, the segment leaves the record.
+    Rule `quarantine-stays` (I1): a quarantined log stays, because only an administrator decides that it is not needed.
+    Without it:
+      1. This member keeps acknowledged messages that are not there according to the chain, and reports that.
+      2. Before an administrator has looked, the segment leaves the record.
       3. This member deletes the only copy of these messages.
     """
     first = chain.segments[0].no
@@ -153,10 +153,10 @@ def _agree(broker: BrokerState, partition: Partition, chain: Chain, segment: Seg
         log.seal(broker, segment.sealed_len, segment.sealed_checksum)
         if broker.coordinator.behind:
             # Rule `behind-says-nothing` (ALARM): while the coordinator lacks decisions, a record that only a member has
-            # told answers no batch. The producer's resend is answered by the table of the next segment, once the
+            # reported answers no batch. The producer's resend is answered by the table of the next segment, once the
             # coordinator has a record of that segment again. Without it: 1. The coordinator went back in time. Two
-            # switchers that do not know that seal this segment at different lengths. 2. A member tells this master one
-            # of the two records, and the master acknowledges up to that length. 3. The person who rebuilds the
+            # switchers that do not know that seal this segment at different lengths. 2. A member sends this master one
+            # of the two records, and the master acknowledges up to that length. 3. The administrator who rebuilds the
             # coordinator takes the other record.
             appending.abandon_waiting(broker, log, partition.route())
         else:

@@ -47,7 +47,8 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         # A switch has prepared a segment here, and there is no record: the answer is older, or the record is lost.
         # Without it: 1. A consumer comes to the end of segment 2, and is sent to this member, which is about to learn
         # that it is the master of segment 3. 2. The coordinator comes back empty. 3. This member reads that there is
-        # no such partition, tells the consumer, and the consumer ends. Segment 1 is prepared before there is a record.
+        # no such partition, notifies the consumer, and the consumer ends. Segment 1 is prepared before there is a
+        # record.
         is_prepared = any(segment_no > 1 for segment_no, _ in partition.preparations)
         failed = failed or (chain is None and not deleted and is_prepared)
     floor, partition.read_floor = partition.read_floor or NO_FLOOR, None
@@ -58,7 +59,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         _read_later(broker, partition)
     else:
         if partition.awaits_newer(chain):
-            _read_later(broker, partition)  # the answer is older than a record that a member told
+            _read_later(broker, partition)  # the answer is older than a record that a member reported
         else:
             partition.read_pause_us = 0
         if chain is not None:
@@ -93,7 +94,7 @@ def amend(broker: BrokerState, partition: Partition) -> None:
 
 
 def _learn_and_tell(broker: BrokerState, partition: Partition, chain: Chain, revision: int) -> None:
-    """Take up a record that was read. If this broker wrote it, tell the other members, as after an answer.
+    """Take up a record that was read. If this broker wrote it, notify the other members, as after an answer.
 
     Rule `read-is-told` (I7, I13): a transaction whose answer was lost is told to the members when a read shows that it
     was carried out. Without it:
@@ -113,12 +114,12 @@ def _learn_and_tell(broker: BrokerState, partition: Partition, chain: Chain, rev
 
 
 def _tell_of_loss(broker: BrokerState, partition: Partition, older: Chain | None) -> None:
-    """Tell the record that this disk has to the members that a switch from the older record would fence.
+    """Report the record that this disk has to the members that a switch from the older record would fence.
 
     Rule `witness-tells` (I7). Without it:
       1. Segment 4 is open on B, and no other broker has heard of it yet.
       2. An older copy of the coordinator is restored. In it segment 3 is open.
-      3. B notices that, and reports it to people.
+      3. B notices that, and reports it to administrators.
       4. A switcher asks the members of segment 3. They know nothing of segment 4, so it opens segment 4 again on C.
     """
     if partition.decided is None or older is None or partition.id in broker.coordinator.behind:
@@ -171,7 +172,7 @@ def on_chain_written(broker: BrokerState, partition: Partition, event: ChainWrit
 
     Rule `unknown-outcome` (I5): after a time-out a switcher reads the chain first. Without it:
       1. The switcher's transaction seals segment 1 at 0, and gets no answer. The coordinator has not applied it.
-      2. The switcher believes that it has won, and tells the members. They truncate segment 1 to 0.
+      2. The switcher believes that it has won, and notifies the members. They truncate segment 1 to 0.
       3. Another switcher's transaction seals segment 1 at 1. No disk has the message at index 0.
     """
     if event.serial not in partition.writes:
@@ -231,7 +232,7 @@ def _note_switch(broker: BrokerState, partition: Partition, chain: Chain) -> Non
 
 
 def _announce(broker: BrokerState, partition: Partition, before: Chain | None) -> None:
-    """Tell the new record to the members of the last two segments, and of all segments that changed or left."""
+    """Report the new record to the members of the last two segments, and of all segments that changed or left."""
     chain = partition.chain
     assert chain is not None
     told: dict[MemberId, None] = {}
@@ -248,7 +249,8 @@ def _announce(broker: BrokerState, partition: Partition, before: Chain | None) -
 
 
 def on_update(broker: BrokerState, partition: Partition, sender: MemberId, message: ChainUpdate) -> None:
-    """A member told a whole record: take it up; if it is older than the known one, tell the member the newer one."""
+    """A member reported a whole record: take it up; if it is older than the known one, send the member the newer
+    one."""
     lost_decisions.hear(broker, partition, message.chain, sender.broker)
     if partition.chain is not None and partition.chain.epoch > message.chain.epoch:
         updates.tell_member(broker, partition, sender)
@@ -256,17 +258,17 @@ def on_update(broker: BrokerState, partition: Partition, sender: MemberId, messa
 
 
 def on_changes(broker: BrokerState, partition: Partition, sender: MemberId, message: ChainChanges) -> None:
-    """A member told what changed since chain epoch `since`: take it up, or read the coordinator.
+    """A member reported what changed since chain epoch `since`: take it up, or read the coordinator.
 
     Rule `changes-of-any-record` (CORE, I7): changes are applied only to the chain record that they continue. Without
     it:
-      1. This broker was cut off, and knows the record of chain epoch 5. A member tells what changed from 8 to 9.
+      1. This broker was cut off, and knows the record of chain epoch 5. A member reports what changed from 8 to 9.
       2. This broker applies that to its record. The changes from 5 to 8 are missing.
       3. It follows a record that no transaction wrote: it may serve, or open, what another member has.
 
     Rule `changes-end-a-right` (SERVER): a server that cannot apply changes of the chain record gives up its right.
     Without it:
-      1. Another member has taken the right over. It tells this server the changes.
+      1. Another member has taken the right over. It sends this server the changes.
       2. This server cannot apply them, and reads the coordinator. Meanwhile it answers a heartbeat.
       3. So the new server believes that this server knows the newer record, and answers its heartbeats again.
       4. Both deliver.

@@ -34,7 +34,7 @@ class Consumer(State):
         ack_confirmed: The highest number that was confirmed to it.
         silent_rounds: How often in a row it was found silent.
         grant_ms: How long its grants last, as it was told when it joined; 0: it was notified of nothing.
-        told: What it knows to be gone since it learned that it has joined, or is active.
+        reported_gaps: What it knows to be gone since it learned that it has joined, or is active.
     """
 
     __slots__ = (
@@ -48,12 +48,12 @@ class Consumer(State):
         "name",
         "number",
         "read_serial",
+        "reported_gaps",
         "run_max",
         "silent_rounds",
         "spread_over",
         "stream",
         "subscription",
-        "told",
         "was_active",
         "was_standby",
     )
@@ -76,7 +76,7 @@ class Consumer(State):
         self.ack_confirmed = 0
         self.silent_rounds = 0
         self.grant_ms = 0
-        self.told: tuple[Told, ...] = ()
+        self.reported_gaps: tuple[Told, ...] = ()
 
     @classmethod
     def absent(cls, name: str) -> Consumer:

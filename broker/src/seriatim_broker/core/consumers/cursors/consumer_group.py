@@ -19,14 +19,15 @@ def consumer_group_of(
 ) -> ConsumerGroup:
     """The state of a consumer group here. If this broker has none, make it, and read the chain and the cursor.
 
-    `begins` counts only if the consumer group has no cursor. None: a person asks, or a broker, and neither says that.
+    `begins` counts only if the consumer group has no cursor. None: an administrator asks, or a broker, and neither says
+    that.
 
     Rule `consumers-say-how` (CORE, I2): a consumer says how its group begins, also if others asked about it before it.
     Without it:
-      1. A person asks about the keys of a group, and its server reads that the group is key-ordered.
+      1. An administrator asks about the keys of a group, and its server reads that the group is key-ordered.
       2. An older copy of the coordinator is restored, without the group. A consumer asks where the group is served.
-      3. The server reads that there is no cursor, and writes one for the person's question: of an exclusive group. Its
-         consumers are refused.
+      3. The server reads that there is no cursor, and writes one for the administrator's question: of an exclusive
+         group. Its consumers are refused.
     In the same way a new group would begin at the first message, although its consumer asks for later ones only.
     """
     consumer_group = partition.consumer_groups.get(group)
@@ -57,7 +58,7 @@ def may_be_carried_out(partition: Partition, consumer_group: ConsumerGroup) -> b
 
     Rule `unknown-stays-frozen` (J2): until that is known, the consumer group stays frozen. The same transaction is
     tried again: it succeeds, or finds that the cursor or the chain has changed. Without it:
-      1. A hands over, and writes the cursor. It has no answer. It reads the cursor, which has not moved, and goes on.
+      1. A hands over, and writes the cursor. It has no answer. It reads the cursor, which has not moved, and continues.
       2. A consumer acknowledges k:5, and A confirms that.
       3. The coordinator carries out the write. The next server begins from the handoff, and grants k:5 again.
     """

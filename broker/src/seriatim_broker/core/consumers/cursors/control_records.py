@@ -38,7 +38,7 @@ def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoc
     """The control record on this disk of a consumer group in a segment, if it is of that group epoch.
 
     Rule `old-epochs-void` (I1, I8): what was acknowledged in another group epoch does not count. Without it:
-      1. A consumer group has acknowledged all below 1:50. A person rewinds it to 1:0.
+      1. A consumer group has acknowledged all below 1:50. An administrator rewinds it to 1:0.
       2. Its server finds 1:50 on its disk, and begins there. The messages from 1:0 to 1:49 are not given again.
     """
     known = partition.cursor_in(segment_no, group)
@@ -105,7 +105,7 @@ def on_replication_due(broker: BrokerState, partition: Partition, group: str) ->
 
 
 def write_if_dirty(served: Served) -> None:
-    """Write the control record now if one is due: time is over, or this member begins anew at what its disk has."""
+    """Write the control record now if one is due: time is over, or this member starts over at what its disk has."""
     if served.ledger.dirty and served.is_serving:
         replicate(served)
 
@@ -133,7 +133,7 @@ def replicate(served: Served) -> int:
     if keyed is not None and keyed.handoff.unread is not None:
         return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
     oldest = keyed.lists.oldest if keyed is not None else 0
-    # Rule `note-is-durable` (I1): without it, a note that consumers must still be told ends with its server.
+    # Rule `note-is-durable` (I1): without it, a note of what consumers must still hear ends with its server.
     untold = ledger.dropped_from if ledger.untold_token else 0
     serial = broker.new_serial()
     # Rule `settings-on-disks` (K1, J1, J3): mode, policy and term base are on each disk, beside what was done. So they
@@ -178,7 +178,7 @@ def _send_change(
     A member that lost its link in between lacks changes, and asks for all rows (`on_replicate_ledger`). It is not sent
     all of them for each new link. Without it:
       1. 100,000 keys wait. Their rows are so large that a slow machine takes a heartbeat's time to send them.
-      2. The link counts as silent and is made anew, and all rows are sent once more.
+      2. The link counts as silent and is recreated, and all rows are sent once more.
 
     Rule `full-first` (J1, J2): a new server first sends all rows to each member, and they replace what was there.
     Without it:
@@ -207,7 +207,7 @@ def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: in
     """Send a joining member all control records of a segment. Returns the serial that it confirms when it has them.
 
     Rule `last-confirms` (I9, I11): only the confirmation of the last message counts. Without it:
-      1. A member joins. It is sent the rows of a keyed group, and behind them the record of another group.
+      1. A member joins. It is sent the rows of a keyed group, and after them the record of another group.
       2. It confirms the rows, and is listed as eligible. The other record is still on its way.
       3. The member becomes the server, and delivers what the other group had acknowledged, without a flag.
     """
@@ -274,7 +274,7 @@ def _write_handoff_again(broker: BrokerState, partition: Partition, no: int, con
     """Write a handoff of the segment again, because it is kept beside a record that is dropped or replaced.
 
     Rule `hand-over-stays` (J5): a handoff that waits stays on the disk. Without it:
-      1. A person moves the consumer group from segment 7 back to segment 4. It crosses to segment 7 again.
+      1. An administrator moves the consumer group from segment 7 back to segment 4. It crosses to segment 7 again.
       2. As confirms the handoff to segment 7. Its disk still has the record of before in that segment.
       3. As is sent the record in segment 4, and drops the other one. The handoff goes with it.
       4. Am moves the cursor to segment 7, and dies. As serves there, and does not know the attempts and lists.
@@ -318,7 +318,8 @@ def on_replicate_ledger(broker: BrokerState, partition: Partition, sender: Membe
     """The server sent a change of a consumer group's rows: keep it, or ask for all rows if a change is missing.
 
     All of a step is one message, and one write at each member. Without it:
-      1. A person parks a key: the passed bit of k:5 and its entry in the list of k are written one after the other.
+      1. An administrator parks a key: the passed bit of k:5 and its entry in the list of k are written one after the
+         other.
       2. The server dies between the two. Another member takes the right.
       3. k:5 is passed, and in no list: it is never delivered.
     """
@@ -359,7 +360,7 @@ def _is_of_older_server(partition: Partition, no: int, server_epoch: int, groups
 
 
 def _refuse_server(broker: BrokerState, partition: Partition, sender: MemberId) -> None:
-    """Another member serves the segment now: tell the sender, and look at the record if only the disk has it."""
+    """Another member serves the segment now: notify the sender, and look at the record if only the disk has it."""
     if partition.chain is None:
         partition.read_chain(broker)
     if partition.decided is not None:

@@ -62,7 +62,7 @@ def cross_if_done(served: Served) -> None:
     elif not served.has_right():
         return
     elif not partition.revision:
-        partition.read_chain(broker)  # a member told the record, without its revision; then this is tried again
+        partition.read_chain(broker)  # a member reported the record, without its revision; then this is tried again
     else:
         move_on(served, next_no(partition, served.segment.no), chain_revision=partition.revision)
 
@@ -74,7 +74,7 @@ def _waits_for_work(served: Served, sealed_len: int) -> bool:
     acknowledged what it was sent. Without it:
       1. c1 is active. It was sent 1:0 to 1:4, and works on 1:0. c2 stands by. Retention drops all of segment 1.
       2. The consumer group crosses. c2 hears of it before c1, joins the next server first, and is given 2:0.
-      3. The application of c1 is given 1:1: behind 2:0, and two consumers work on the partition at the same time.
+      3. The application of c1 is given 1:1: after 2:0, and two consumers work on the partition at the same time.
 
     A consumer that acknowledges nothing for `dropped_work_us` is not waited for. Else stubs would stay in the chain
     record for as long as its application hangs.
@@ -92,15 +92,15 @@ def _waits_for_work(served: Served, sealed_len: int) -> bool:
 
 
 def next_no(partition: Partition, no: int) -> int:
-    """The number of the segment behind that one, without the numbers of folded segments."""
+    """The number of the segment after that one, without the numbers of folded segments."""
     following = partition.chain.from_no(no + 1) if partition.chain is not None else None
     return following.no if following is not None else no + 1
 
 
 def jump(seat: Seat, next_no: int) -> None:
-    """The cursor segment is lost: tell the consumers of the gap, and cross in a new group epoch.
+    """The cursor segment is lost: notify the consumers of the gap, and cross in a new group epoch.
 
-    Rule `jump-tells-drop` (I1): what the cursor says of dropped messages is told behind the gap. Without it:
+    Rule `jump-tells-drop` (I1): what the cursor says of dropped messages is reported after the gap. Without it:
       1. k:5 of segment 1 is handed over to segment 2, and retention drops segment 1. All disks of segment 2 are lost.
       2. The consumer group goes back to k:5, which is gone: its cursor is in segment 2, and says that 1:5 was dropped.
       3. The consumer group jumps over segment 2, and no consumer is ever told that k:5 is missing.
@@ -159,9 +159,9 @@ def _lost_between(partition: Partition, no: int, to_no: int) -> tuple[int, int]:
     """The first lost segment that a handoff passes, as an offset and its position; else 0, 0.
 
     Rule `passed-is-noted` (I1, I13): the cursor says so, as if it left that segment. Without it:
-      1. The keys are handed over from segment 1 to segment 3, as segment 2 is lost. The consumer is told, and ends.
+      1. The keys are handed over from segment 1 to segment 3, as segment 2 is lost. The consumer is notified, and ends.
       2. No message of segment 3 is acknowledged. But 3:0 is set aside, so the group is not at its beginning any more.
-      3. A consumer joins, and is not told of segment 2.
+      3. A consumer joins, and is not notified of segment 2.
     """
     for segment in partition.chain.segments if partition.chain is not None else ():
         if no < segment.no < to_no and segment.state is SegmentState.LOST:
@@ -170,11 +170,13 @@ def _lost_between(partition: Partition, no: int, to_no: int) -> tuple[int, int]:
 
 
 def _untold(seat: Seat) -> tuple[int, int]:
-    """The offset and position from which messages were dropped, if no consumer is known to have been told; else 0, 0.
+    """The offset and position from which messages were dropped, if no consumer is known to have been notified; else 0,
+    0.
 
-    Rule `untold-is-forgotten` (I1, I8): a cursor that passes a stub says what its readers were not told. Without it:
+    Rule `untold-is-forgotten` (I1, I8): a cursor that passes a stub says what its readers have not heard of. Without
+    it:
       1. Retention drops all of segment 1. The consumer group has nothing to acknowledge there, and crosses.
-      2. Its consumer was told of the drop, but dies before it has acknowledged anything.
+      2. Its consumer was notified of the drop, but dies before it has acknowledged anything.
       3. The next consumer begins in segment 2, and no broker tells it that messages are missing.
     """
     ledger = seat.group.ledger
@@ -237,11 +239,11 @@ def on_written(seat: Seat, outcome: WriteOutcome) -> None:
         )
         if not handing.is_unknown:
             handing.sent = (0, 0)
-    if keyed is None or keyed.handoff.outgoing is None:  # else the grants go on if the cursor did not move
+    if keyed is None or keyed.handoff.outgoing is None:  # else the grants continue if the cursor did not move
         consumer_group.drop_deliveries()
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
     if outcome is WriteOutcome.CONFLICT and keyed is not None and keyed.handoff.outgoing is not None:
-        # The transaction compared the chain too. Without a look at it: this member, which was not told of the last
+        # The transaction compared the chain too. Without a look at it: this member, which was not notified of the last
         # switch, would write the same cursor under the same revision of the chain for ever.
         seat.partition.read_chain(seat.broker)
     if outcome is WriteOutcome.CONFLICT:

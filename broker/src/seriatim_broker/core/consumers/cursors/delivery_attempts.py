@@ -18,8 +18,9 @@ from ...state.partition import Partition
 from ...values.states import drop, put
 
 ENDS_MAX: Final = 64
-"""At most so many different ends are kept for a consumer group. If there are more, the two highest become one, at the
-lower of the two. So the newest messages may show a delivery attempt that is too low, but never one that is too high."""
+"""Maximum number of different ends that are kept for a consumer group. If there are more, the two highest become one,
+at the lower of the two. So the newest messages may show a delivery attempt that is too low, but never one that is too
+high."""
 
 
 def take_up(partition: Partition, consumer_group: ConsumerGroup) -> None:

@@ -1,6 +1,6 @@
-"""Gap reports: consumers are told of all that retention dropped, or that was declared lost, here and nowhere else.
+"""Gap reports: consumers are notified of all that retention dropped, or that was declared lost, here and nowhere else.
 
-A consumer remembers what it was told since it was told that it joined. So it is told only what is new.
+A consumer remembers what was reported to it since it was told that it joined. So it is sent only what is new.
 """
 
 from __future__ import annotations
@@ -25,38 +25,40 @@ from .consumer_group import tell
 from .served import Served
 
 GONE_AT_ONCE_MAX: Final = 20_000
-"""So many messages of lists that are gone are passed in one step: some milliseconds."""
+"""How many messages of lists that are gone are passed in one step: some milliseconds."""
 
 LOOKED_BACK_MAX = 100
-"""At most so many segments before the first message are checked for gaps that the consumer must be told of."""
+"""Maximum number of segments before the first message that are checked for gaps that the consumer must be notified
+of."""
 
 
 def tell_lost(broker: BrokerState, consumer: Consumer, place: Place) -> None:
-    """Tell a subscription that all of a segment from a place on is lost, but for what it was told before.
+    """Tell a subscription that all of a segment from a place on is lost, but for what was reported to it before.
 
-    Rule `loss-told-once` (TOLD): a gap reaches to the end of its segment. Without it:
+    Rule `loss-told-once` (reported): a gap reaches to the end of its segment. Without it:
       1. 20 keys are parked, with a message each in segment 1, which is declared lost.
-      2. The consumer is told of 20 gaps, from each of these messages to the end of segment 1.
+      2. The consumer is notified of 20 gaps, from each of these messages to the end of segment 1.
     """
     end = make_offset(place.segment_no + 1, 0)
-    consumer.told, parts = take(consumer.told, Told(make_offset(*place), end))
+    consumer.reported_gaps, parts = take(consumer.reported_gaps, Told(make_offset(*place), end))
     for part in parts:
         to_index = split_offset(part.end)[1]  # 0 at the end of the segment
         tell(broker, consumer, Gap(place.segment_no, split_offset(part.first)[1], "declared lost", to_index))
 
 
 def tell_dropped(broker: BrokerState, consumer: Consumer, first: int, end: Place, messages: int) -> None:
-    """Tell a subscription that retention dropped the messages from an offset to a place, but for what it was told.
+    """Tell a subscription that retention dropped the messages from an offset to a place, but for what was reported to
+    it.
 
-    For an exclusive consumer this is also the step over these indexes, which it must not miss: it is told of the whole
-    gap, and its client leaves out what it was told before.
+    For an exclusive consumer this is also the step over these indexes, which it must not miss: it is notified of the
+    whole gap, and its client leaves out what was reported to it before.
 
-    Rule `drops-told-once` (TOLD): a drop and a loss, or a drop of a segment and one of a key's list, may have messages
-    in common. Without it:
-      1. Retention drops 2:0 to 2:17. A consumer of a key-ordered group is told of 18 messages.
-      2. 2:12 is in the list of k, and k is passed over it. The consumer is told of 2:12 again, and counts it twice.
+    Rule `drops-told-once` (reported): a drop and a loss, or a drop of a segment and one of a key's list, may have
+    messages in common. Without it:
+      1. Retention drops 2:0 to 2:17. A consumer of a key-ordered group is notified of 18 messages.
+      2. 2:12 is in the list of k, and k is passed over it. The consumer is notified of 2:12 again, and counts it twice.
     """
-    consumer.told, parts = take(consumer.told, Told(first, make_offset(*end), messages))
+    consumer.reported_gaps, parts = take(consumer.reported_gaps, Told(first, make_offset(*end), messages))
     if not consumer.mode.is_keyed:
         tell(broker, consumer, Dropped(first, *end, messages))
         return
@@ -65,16 +67,17 @@ def tell_dropped(broker: BrokerState, consumer: Consumer, first: int, end: Place
 
 
 class GoneBudget:
-    """How many messages that are gone may still be passed in this step, and of how many gaps consumers may be told.
+    """How many messages that are gone may still be passed in this step, and of how many gaps consumers may be notified.
 
     Attributes:
-        messages: So many messages may still be passed.
-        gaps: Of so many gaps a consumer may still be told.
-        dropped: What was passed because retention dropped it. Consumers are told at the end of the step.
+        messages: How many messages may still be passed.
+        gaps: Of this many gaps a consumer may still be notified.
+        dropped: What was passed because retention dropped it. Consumers are notified at the end of the step.
 
     Rule `gone-in-steps` (I13): no step passes more. Without it:
       1. A key with a million messages in its list is parked, and retention drops their segments.
-      2. A person releases the key. The server passes all of them in one step, and answers no heartbeat for ten seconds.
+      2. An administrator releases the key. The server passes all of them in one step, and answers no heartbeat for ten
+         seconds.
     """
 
     __slots__ = ("_served", "dropped", "gaps", "messages")
@@ -87,7 +90,7 @@ class GoneBudget:
 
     @property
     def is_left(self) -> bool:
-        """Whether more may be passed. If not, that goes on in the next step."""
+        """Whether more may be passed. If not, that continues in the next step."""
         if self.messages > 0 and self.gaps > 0:
             return True
         self._served.go_on_next_step(TimerKind.KEYS)
@@ -96,7 +99,7 @@ class GoneBudget:
     def take(self, listed: Iterable[int], end: int, *, is_lost: bool) -> list[int]:
         """The first messages of a list that is gone up to `end`, as many as may be passed.
 
-        Behind a hole, where the lists of other keys may have messages, only those are taken that are near: so all keys
+        After a hole, where the lists of other keys may have messages, only those are taken that are near: so all keys
         come to their messages there in this step, and most holes are closed (`tell_dropped`). A loss has no holes.
         """
         found: list[int] = []
@@ -119,7 +122,7 @@ class GoneBudget:
 
         Each gap has only what no list has any more. Without it:
           1. 1:29 and 1:34 are in the list of j, and 1:18 to 1:33 in that of k. Retention drops all of them.
-          2. The consumers are told of a gap from 1:29 to 1:34, and of another one from 1:18 to 1:33.
+          2. The consumers are notified of a gap from 1:29 to 1:34, and of another one from 1:18 to 1:33.
 
         Args:
             consumers: The consumers of the group.
@@ -142,8 +145,8 @@ def tell_dropped_unread(served: Served, to_index: int) -> None:
     """Tell the active consumer that retention dropped messages that it has not read, before it gets later ones.
 
     Rule `drops-in-silence` (I1, I2): readers are told what was dropped. This does not count as an acknowledgement. So
-    if this server or the consumer dies before a later message is acknowledged, the next consumer is told again. Without
-    it:
+    if this server or the consumer dies before a later message is acknowledged, the next consumer is notified again.
+    Without it:
       1. A consumer group has read up to 1:10. Retention drops the messages up to 1:100.
       2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
     """
@@ -157,21 +160,21 @@ def tell_dropped_unread(served: Served, to_index: int) -> None:
 
 
 def tell_noted_drop(served: Served, consumer: Consumer, place: Place) -> None:
-    """A consumer begins: tell it of a drop that is noted, up to a place (`drop-is-no-ack`).
+    """A consumer begins: notify it of a drop that is noted, up to a place (`drop-is-no-ack`).
 
-    The note may begin with segments that were declared lost. It is told of these as such.
+    The note may begin with segments that were declared lost. It is notified of these as such.
 
-    Rule `unknown-is-no-number` (I1, I13): if the position is not known, the consumer is told no number. Without it:
-      1. Retention drops 2:2, and the consumer is told. It drops all of segment 1 too, and 1:37 was in a list.
-      2. The next server does not know how many messages segment 1 had. It tells of a drop from 1:37 on, of 1 message.
-      3. The client was told of 1 message there, 2:2. So it tells the application nothing of 1:37.
+    Rule `unknown-is-no-number` (I1, I13): if the position is not known, the consumer is sent no number. Without it:
+      1. Retention drops 2:2, and the consumer is notified. It drops all of segment 1 too, and 1:37 was in a list.
+      2. The next server does not know how many messages segment 1 had. It reports a drop from 1:37 on, of 1 message.
+      3. The client was notified of 1 message there, 2:2. So it sends the application nothing of 1:37.
     """
     chain, ledger = served.chain, served.ledger
     offset, position = ledger.dropped_from, ledger.dropped_position
     end = make_offset(*place)
     while offset and end_of_gone(chain, offset)[1]:
         following = chain.from_no(split_offset(offset)[0] + 1)
-        assert following is not None, "only a segment behind which another one is open can be lost"
+        assert following is not None, "only a segment after which another one is open can be lost"
         offset, position = make_offset(following.no, 0), following.base or 0
     is_known = position > 0 or offset == make_offset(1, 0)
     count = position_of(chain, end) - position if is_known else 0
@@ -180,7 +183,8 @@ def tell_noted_drop(served: Served, consumer: Consumer, place: Place) -> None:
 
 
 def tell_new_gaps(served: Served, known: Chain | None) -> None:
-    """A new chain record says that segments before the cursor are lost: tell those who get messages of each new gap."""
+    """A new chain record says that segments before the cursor are lost: notify those who get messages of each new
+    gap."""
     active = served.dispatcher.active
     consumers = served.group.consumers if served.group.keyed is not None else [active] if active else []
     told = [place.segment_no for place in lost_since(known, served.group)] if consumers else []
@@ -190,12 +194,12 @@ def tell_new_gaps(served: Served, known: Chain | None) -> None:
 
 
 def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
-    """The lost segments right before the first message of this segment. This server must tell of these gaps.
+    """The lost segments right before the first message of this segment. This server must report these gaps.
 
     Empty segments between them and this segment do not end the search. If they did (I1):
-      1. The server of an empty segment behind a lost one has read the cursor, but not the record with the loss.
+      1. The server of an empty segment after a lost one has read the cursor, but not the record with the loss.
       2. There is nothing to acknowledge in its segment, so the consumer group crosses at once.
-      3. The next server finds an empty segment before its own. So no server tells the consumer group of the gap.
+      3. The next server finds an empty segment before its own. So no server notifies the consumer group of the gap.
     """
     lost: list[int] = []
     if chain is None or consumer_group.ledger.acked:

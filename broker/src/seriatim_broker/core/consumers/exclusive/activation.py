@@ -26,7 +26,7 @@ def activate(served: Served, consumer: Consumer) -> None:
     dispatcher.grant(consumer, token, served.ledger.acked)
     delivery_attempts.begin_grant(consumer_group)
     tell(broker, consumer, _joined(served, active=True))
-    consumer.told = ()
+    consumer.reported_gaps = ()
     for place in gap_reports.lost_since(served.chain, consumer_group):
         gap_reports.tell_lost(broker, consumer, place)
     place = Place(consumer_group.segment_no, dispatcher.delivered)

@@ -25,7 +25,7 @@ from . import delivery
 def changed(seat: Seat) -> None:
     """Consumers came, went, fell silent or were heard again: look at the spread `spread_calm_us` after the last change.
 
-    A consumer that flaps keeps this from happening, and all go on with what they read.
+    A consumer that flaps keeps this from happening, and all continue with what they read.
     """
     if len(seat.group.consumers) < 2 or not any(consumer.spread_over for consumer in seat.group.consumers):
         return
@@ -100,7 +100,7 @@ def waits_for_return(served: Served) -> bool:
 
 
 def end_attempt(served: Served) -> None:
-    """The active consumer need not yield, or not now: it goes on."""
+    """The active consumer need not yield, or not now: it continues."""
     dispatcher = served.dispatcher
     yielding, active = dispatcher.yielding, dispatcher.active
     if yielding is None or active is None:

@@ -87,7 +87,7 @@ def deliver_held_back(served: Served) -> None:
       3. The read ends, and the server delivers the same messages to another consumer.
 
     Rule `readers-skip` (I9): readers skip a batch that is earlier in the order already. Without it:
-      1. a is at 1:0, and behind the unsettled segment 1 it was stored again at 2:0. Consumer c1 gets 1:0 and crosses.
+      1. a is at 1:0, and after the unsettled segment 1 it was stored again at 2:0. Consumer c1 gets 1:0 and crosses.
       2. c1 is replaced by c2, which remembers nothing.
       3. c2 is given 2:0 as a first delivery.
     """
@@ -161,7 +161,7 @@ def _is_acknowledged_first(served: Served, end: int) -> bool:
 
 
 def _skip(served: Served, consumer: Consumer, batch: Batch) -> None:
-    """The batch is earlier in the order already, or for another consumer group: tell the consumer of the skip.
+    """The batch is earlier in the order already, or for another consumer group: notify the consumer of the skip.
 
     So it can check for holes.
     """

@@ -4,7 +4,7 @@ The server takes no partition from a consumer that works on it. It asks the acti
 
     ask ──▶ nothing more is read ──▶ YieldAsked ──▶ Yielded(offset) ──▶ all before it is acknowledged ──▶ the other one
      │                                                                                                    is active
-     └── `spread_yield_us` is over, or the other consumer is gone ──▶ YieldAsked(is_over): the active one goes on
+     └── `spread_yield_us` is over, or the other consumer is gone ──▶ YieldAsked(is_over): the active one continues
 
 All of it is in the memory of this server. If the consumer group crosses or is rewound, or if another member takes the
 right, it is forgotten. Then the consumer that was active is active again, as it says itself when it joins.
@@ -81,7 +81,8 @@ def _try_later(served: Served) -> None:
 
 
 def go_on(served: Served) -> None:
-    """Go on with the attempt to yield that is under way: ask when nothing is read any more, and end it when it is done.
+    """Continue with the attempt to yield that is under way: ask when nothing is read any more, and end it when it is
+    done.
 
     Rule `yields-when-done` (I2, I9): another consumer is active only when all that the application of the active one
     was given is acknowledged, on every eligible member. Without it:
@@ -119,7 +120,7 @@ def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded
     """The active consumer says from which index on it gives its application nothing.
 
     Rule `only-the-asked` (I9): only the answer to the last question counts. Without it:
-      1. c1 is asked. Its answer, 1:5, takes longer than `spread_yield_us`. The server tells c1 to go on.
+      1. c1 is asked. Its answer, 1:5, takes longer than `spread_yield_us`. The server tells c1 to continue.
       2. The application of c1 is given 1:5. c1 is asked once more. Its first answer arrives, and 1:4 is acknowledged.
       3. c2 is given 1:5 as a first delivery.
     """

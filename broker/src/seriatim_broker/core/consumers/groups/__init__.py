@@ -3,9 +3,9 @@
 streams        what a consumer sends on its stream
 subscriptions  consumers come and go
 sessions       a consumer that sends no heartbeats gives way to another one
-questions      people and consumers ask where the cursor is and which broker serves it
+questions      administrators and consumers ask where the cursor is and which broker serves it
 serving        where the cursor of a consumer group is, and whether this broker serves it there
-operations     a person rewinds, skips, pauses, resumes or configures the consumer group
+operations     an administrator rewinds, skips, pauses, resumes or configures the consumer group
 cursor_notes   the server notes in the cursor that consumers are here, and the next term
 progress       all members have a control record, or something else came: the consumer group continues
 eligibility    a member joins those that may serve a segment

@@ -42,7 +42,7 @@ def with_next_term(record: CursorRecord) -> CursorRecord:
 
 
 def look(broker: BrokerState, partition: Partition, group: str) -> None:
-    """If the note in the cursor of a broadcast group is old, renew it. The consumer goes on meanwhile.
+    """If the note in the cursor of a broadcast group is old, renew it. The consumer continues meanwhile.
 
     Rule `here-stays` (I13): the cursor of a consumer that is here is kept. Without it:
       1. A consumer is connected for 8 days, and the partition's segment does not change.
@@ -68,7 +68,8 @@ def _is_busy(served: Served) -> bool:
 
 
 def _take_next_term(served: KeyedServed) -> None:
-    """Many tokens of the term are given: write the next one into the cursor, and count from 0. Grants go on meanwhile.
+    """Many tokens of the term are given: write the next one into the cursor, and count from 0. Grants continue
+    meanwhile.
 
     The transaction compares the chain record too, which names the server, as a crossing does.
 
@@ -104,13 +105,13 @@ def _note(served: Served, revision: int) -> None:
 
 
 def on_written(served: Served, outcome: WriteOutcome, revision: int) -> None:
-    """The note was written, or not. After a conflict the place of the consumer group is found anew."""
+    """The note was written, or not. After a conflict the place of the consumer group is found again."""
     if outcome is WriteOutcome.DONE:
         _note(served, revision)
     elif outcome is WriteOutcome.CONFLICT:
         # Rule `term-reads-chain`: the transaction may have compared the chain too, so that is read again. Without it:
-        #   1. This member was not told of a change of the chain record. It writes the next term.
-        #   2. After the conflict it reads the cursor, which has not changed, and begins anew.
+        #   1. This member was not notified of a change of the chain record. It writes the next term.
+        #   2. After the conflict it reads the cursor, which has not changed, and starts over.
         #   3. It writes the next term under the same revision, for ever, and grants nothing.
         served.group.look_again()
         served.group.reads_chain_first = True

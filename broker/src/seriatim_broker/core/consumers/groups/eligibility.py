@@ -1,4 +1,4 @@
-"""Eligibility: the server gives a member with a whole sealed segment the control records, and then lists it as
+"""Eligibility: the server gives a member with a complete sealed segment the control records, and then lists it as
 eligible.
 
 This is the server's part. The member asks for it in `copies.copying`. While a member is joining, a control record

@@ -19,7 +19,7 @@ class ConsumerGroupFigures(NamedTuple):
             segment, its newest messages are not counted.
         in_flight_messages: Messages that consumers have and have not acknowledged.
         aside_messages: Messages in lists of keys.
-        parked_keys: Keys that wait for a person.
+        parked_keys: Keys that wait for an administrator.
         delayed_keys: Keys that wait for their next attempt.
         forwarding_keys: Keys whose first message is on its way to the dead-letter topic.
         consumers: Consumers that are connected.

@@ -1,4 +1,5 @@
-"""What people do to a consumer group: rewind, skip, pause, resume, configure. The server of its cursor segment does it.
+"""What administrators do to a consumer group: rewind, skip, pause, resume, configure. The server of its cursor segment
+does it.
 
     asked ──chain and cursor read──▶ refused, or done before
       └──right held──▶ written ──done──▶ answered; a rewind or skip begins the next group epoch
@@ -10,8 +11,8 @@ chain record names it. The transaction compares the chain record.
 
 A rewind or a skip first stops the consumer group. Then one transaction moves its cursor and raises its group epoch.
 All that was given or acknowledged in the group epoch before is void from then on, because acknowledgements name a token
-and control records name a group epoch. The consumers stay. With its next grant, each is told the new group epoch and
-which operation began it.
+and control records name a group epoch. The consumers stay. With its next grant, each learns the new group epoch
+and which operation began it.
 
 A change of settings that keeps the mode keeps the group epoch too, and counts at once: a key that waits keeps the time
 of its next attempt, and its attempts count on. Another mode begins a new group epoch, at the first message that is not
@@ -23,24 +24,24 @@ have. If they acknowledge all of a sealed segment, the consumer group crosses to
 Rule `operation-compares-chain` (I11): the transaction compares the chain record, which names the server. Without it:
   1. A serves the consumer group and is frozen. B takes the right over, and delivers.
   2. A wakes up. It has not heard of B, and rewinds the consumer group.
-  3. B continues in the old group epoch, and does not tell its consumers. What it confirms counts for nothing.
+  3. B continues in the old group epoch, and does not notify its consumers. What it confirms counts for nothing.
 Because of this rule, a rewind also cannot go to messages that retention has just dropped.
 
 Rule `operation-once` (ONCE): a repeated request is carried out once. The cursor keeps the ids of the last operations.
 Without it:
-  1. A person rewinds a consumer group to 1:0. The server writes that, and the answer is lost.
-  2. The consumer group works up to 1:50. The person repeats the request with the same id.
+  1. An administrator rewinds a consumer group to 1:0. The server writes that, and the answer is lost.
+  2. The consumer group works up to 1:50. The administrator repeats the request with the same id.
   3. The server rewinds the consumer group a second time.
 
 Rule `mode-without-consumers` (I4): another mode begins only while the consumer group has no consumers. Without it:
-  1. c1 and c2 share the keys of a consumer group that is key_ordered. A person makes it exclusive.
+  1. c1 and c2 share the keys of a consumer group that is key_ordered. An administrator makes it exclusive.
   2. c1 is the active consumer now, and is given k:5. c2 still works on k:5, under its grant.
 
-Rule `aside-stays` (J1): a rewind, a skip or another mode does not drop messages that were set aside, unless the person
-says so. Without it:
+Rule `aside-stays` (J1): a rewind, a skip or another mode does not drop messages that were set aside, unless the
+administrator says so. Without it:
   1. k:5 failed, and is parked. All others below 1:50 are acknowledged, so the consumer group is at 1:50.
-  2. A person skips to 1:60, or goes back to 1:40. Records of keys end with their group epoch.
-  3. k:5 is never delivered, and the person was not told that it waited.
+  2. An administrator skips to 1:60, or goes back to 1:40. Records of keys end with their group epoch.
+  3. k:5 is never delivered, and the administrator was not told that it waited.
 
 Rule `unknown-holds` (I11): a consumer group gets nothing until its move is known to be done. The server tries the same
 transaction again: it succeeds, or finds that the first one did. Without it:
@@ -76,14 +77,14 @@ from ..exclusive import assignment
 from . import progress
 
 OPERATIONS_MAX = 8
-"""At most so many operations wait for one consumer group on one partition."""
+"""Maximum number of operations that wait for one consumer group on one partition."""
 
 TRIES_MAX = 8
-"""An operation is given up if so many of its transactions came into conflict with other ones."""
+"""An operation is given up if this many of its transactions came into conflict with other ones."""
 
 
 def ask(broker: BrokerState, partition: Partition, event: OperateConsumerGroup) -> None:
-    """A person asks for an operation: read the chain and the cursor first."""
+    """An administrator asks for an operation: read the chain and the cursor first."""
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     if consumer_group is not None and len(consumer_group.operations) >= OPERATIONS_MAX:
         error = errors.OverloadedError(
@@ -162,7 +163,7 @@ def is_unsettled(seat: Seat, record: CursorRecord, revision: int) -> bool:
 
 
 def take_up(served: Served, record: CursorRecord, revision: int) -> None:
-    """The cursor is in the same place as before. If the consumer group was paused or resumed, tell its consumers."""
+    """The cursor is in the same place as before. If the consumer group was paused or resumed, notify its consumers."""
     known = served.group.cursor
     was_paused = known is not None and known.paused
     served.group.cursor, served.group.cursor_revision = record, revision
@@ -188,8 +189,9 @@ def go_on(seat: Seat) -> None:
         segment = chain.segment(consumer_group.cursor.segment_no) if chain is not None else None
         # Rule `operation-by-new-record` (I13): a chain record that is older than the one that was read for the caller
         # decides no operation. Without it:
-        #   1. A cursor is in segment 1, whose server is told of no later segment. The last one is segment 5.
-        #   2. A person skips to 5:10. The server's read of the chain record fails, and its read of the cursor does not.
+        #   1. A cursor is in segment 1, whose server is notified of no later segment. The last one is segment 5.
+        #   2. An administrator skips to 5:10. The server's read of the chain record fails, and its read of the cursor
+        # does not.
         #   3. The server answers that 5:10 is beyond the end, because the last segment that it knows is segment 3.
         if (
             chain is None
@@ -255,7 +257,7 @@ def _check_direction(seat: Seat, event: OperateConsumerGroup, place: Place) -> N
     """Refuse a rewind that goes forward and a skip that goes back, from where the consumer group is by now.
 
     Without this check:
-      1. A person sees the consumer group at 1:10, and decides to skip to 1:50.
+      1. An administrator sees the consumer group at 1:10, and decides to skip to 1:50.
       2. Its consumers read up to 1:90.
       3. The skip gives them 40 messages again.
     """
@@ -296,7 +298,7 @@ def _keeps_epoch(cursor: CursorRecord, settings: ConsumerGroupSettings) -> bool:
     """Whether the settings count at once. Otherwise they begin without consumers, in a new group epoch.
 
     At-most-once delivery begins so too. Without it:
-      1. c1 was given k:5, and has not acknowledged it. A person changes the group to at most once.
+      1. c1 was given k:5, and has not acknowledged it. An administrator changes the group to at most once.
       2. The broker dies. The next one finds that k:5 is not acknowledged, so that it was never given, and gives it
          without a flag.
     """
@@ -341,7 +343,7 @@ def _given_below(seat: Seat) -> int:
     cursor = seat.cursor
     no = cursor.segment_no
     log, held = seat.partition.logs.get(no), seat.partition.rights.get(no)
-    tail = log.tail if log is not None else INDEX_MAX  # nothing behind it was given, although it may be reserved
+    tail = log.tail if log is not None else INDEX_MAX  # nothing after it was given, although it may be reserved
     if seat.is_serving:
         return min(seat.group.ledger.reserved, tail)
     if held is not None and held.blind:
@@ -351,7 +353,7 @@ def _given_below(seat: Seat) -> int:
 
 
 def _noted(seat: Seat) -> tuple[int, int | None]:
-    """From which offset on messages are gone, of which no consumer may have been told yet, and its position.
+    """From which offset on messages are gone, of which no consumer may have been notified yet, and its position.
 
     0: there are none. None: this server does not know the position.
     """
@@ -404,21 +406,21 @@ def after(
     noted: int = 0,
     noted_at: int | None = None,
 ) -> CursorRecord:
-    """The cursor that the operation makes of this one. With another mode, the consumer group goes on at `here`.
+    """The cursor that the operation makes of this one. With another mode, the consumer group continues at `here`.
 
     Rule `new-mode-is-flagged` (I9, K4): then what consumers may have been given, below `given_below`, comes again with
-    the flag. After a rewind or a skip nothing is flagged for that reason, because a person asked for these messages.
-    Without it:
+    the flag. After a rewind or a skip nothing is flagged for that reason, because an administrator asked for these
+    messages. Without it:
       1. An exclusive consumer group is given 1:0 to 1:9, and works on all of them. It acknowledges none.
-      2. A person makes it key_ordered. The new group epoch has no control record, so nothing counts as given.
+      2. An administrator makes it key_ordered. The new group epoch has no control record, so nothing counts as given.
       3. A handler gets 1:0 as the first attempt, without the flag. It cannot know that the work was done.
 
-    Rule `new-mode-keeps-note` (I1): what is gone from the offset `noted` on is told in the new mode too. An exclusive
-    consumer is told only if nothing is left between that offset and its place. Without it:
+    Rule `new-mode-keeps-note` (I1): what is gone from the offset `noted` on is reported in the new mode too. An
+    exclusive consumer is notified only if nothing is left between that offset and its place. Without it:
       1. Key k is parked. The consumer group has no consumers, and retention drops k:5. The server passes it.
-      2. A person changes the mode. The group goes on behind k:5, because k:6 to k:9 are acknowledged.
+      2. An administrator changes the mode. The group continues after k:5, because k:6 to k:9 are acknowledged.
       3. A consumer comes, and no broker tells it that k:5 is missing.
-    The same without its position `noted_at` (None: the chain tells it), because the segment may have left the record:
+    The same without its position `noted_at` (None: the chain reports it), because the segment may have left the record:
     then no broker can tell how many messages are gone.
 
     Rule `operation-raises-epoch` (I11): a rewind or skip begins a new group epoch. Without it:
@@ -460,7 +462,7 @@ def _to_place(cursor: CursorRecord, chain: Chain, place: Place) -> CursorRecord:
 
 def _write(seat: Seat, operation: Operation, record: CursorRecord) -> None:
     """Start one transaction under the revisions of the cursor and of the chain that were read."""
-    if not seat.partition.revision:  # a member told the record, without its revision: read it
+    if not seat.partition.revision:  # a member reported the record, without its revision: read it
         seat.partition.read_chain(seat.broker)
         return
     served = seat.serving()

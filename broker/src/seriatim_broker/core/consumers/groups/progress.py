@@ -110,12 +110,12 @@ def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: M
 
 
 def finish_replication(served: Served, serial: int) -> None:
-    """If all members have the control record, it counts from now on: tell the consumer, and continue.
+    """If all members have the control record, it counts from now on: notify the consumer, and continue.
 
     Rule `no-right-confirms-nothing` (J2): a server that gave up its right confirms nothing, because it no longer knows
     which members are joining. Without it:
       1. A lists B as eligible, and gets no answer. So A counts B as joining. B takes the right over.
-      2. A cannot apply what B tells it, so it gives up its right (`changes-end-a-right`), and reads the coordinator.
+      2. A cannot apply what B sends it, so it gives up its right (`changes-end-a-right`), and reads the coordinator.
       3. A takes an acknowledgement of k:5, waits for its own disk only, and confirms it.
       4. B grants k:5 again.
     """
@@ -191,7 +191,7 @@ def pump_consumer_group(served: Served) -> None:
 def on_log_read(
     broker: BrokerState, partition: Partition, serial: int, group: str, batches: tuple[Batch, ...] | None
 ) -> None:
-    """Batches were read for an exclusive consumer group: deliver them, and go on."""
+    """Batches were read for an exclusive consumer group: deliver them, and continue."""
     delivery.on_log_read(broker, partition, serial, group, batches)
     served = serving_of(broker, partition, partition.consumer_groups.get(group))
     if served is not None:

@@ -2,8 +2,8 @@
 
 A consumer may complain of a server with its question. The answer then leaves when another broker serves, when the
 server was heard, or at the deadline. Meanwhile this broker starts a switch, or asks the other members of the segment to
-take the right. If a consumer asks about a consumer group without a cursor, this may write its first cursor. A person's
-question never does.
+take the right. If a consumer asks about a consumer group without a cursor, this may write its first cursor. An
+administrator's question never does.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from ..cursors.served import Seat
 Answer = ConsumerResolved | ConsumerGroupDescribed
 
 DESCRIPTIONS_MAX = 64
-"""At most so many descriptions of one consumer group on one partition are asked for at once."""
+"""Maximum number of descriptions of one consumer group on one partition that are asked for at once."""
 
 QUESTIONS_MAX = 10_000
-"""At most so many questions wait for one consumer group on one partition: each consumer that may join has one."""
+"""Maximum number of questions that wait for one consumer group on one partition: each consumer that may join has
+one."""
 
 
 def on_resolve(broker: BrokerState, partition: Partition, event: ResolveConsumer) -> None:
@@ -47,7 +48,7 @@ def on_resolve(broker: BrokerState, partition: Partition, event: ResolveConsumer
 
 
 def on_describe(broker: BrokerState, partition: Partition, event: DescribeConsumerGroup) -> None:
-    """A person asks how far a consumer group is."""
+    """An administrator asks how far a consumer group is."""
     deadline_us = broker.now.mono_us + broker.config.fence_timeout_us
     _ask(broker, partition, event.request, event.consumer_group, None, deadline_us)
 
@@ -70,7 +71,7 @@ def _ask(
         group: The consumer group.
         failed_epoch: The server epoch of the server that the consumer complains of; None: no complaint.
         deadline_us: When the answer leaves in any case, by the monotonic clock.
-        begins: How the consumer group begins if it is new. None: a person asks how far it is.
+        begins: How the consumer group begins if it is new. None: an administrator asks how far it is.
     """
     describe = begins is None
     question = Question(request, failed_epoch, deadline_us, describe, broker.now.mono_us)
@@ -255,7 +256,7 @@ def _keys(seat: Seat, acked: int) -> KeyCounts | None:
 def _gone_at_rest(seat: Seat, cursor: CursorRecord, rows: Mapping[bytes, bytes]) -> tuple[dict[bytes, int], int]:
     """By key, how many messages of its list are dropped or lost; and the oldest message in a list that is not.
 
-    They are no lag: no consumer will be given them. The server passes them when a consumer comes, and tells it. The
+    They are no lag: no consumer will be given them. The server passes them when a consumer comes, and reports it. The
     lists are read only if the chain record says that something in them may be gone, because they may be long.
     """
     chain, oldest = seat.partition.chain, _oldest_at_rest(seat, cursor)

@@ -59,7 +59,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
     if record is None or record.deleted or not record.mode.is_keyed:
         consumer_group.forwards_alone = False
     is_new = record is None or record.deleted
-    if is_new:  # an operation makes no consumer group, and a person's question does not either
+    if is_new:  # an operation makes no consumer group, and an administrator's question does not either
         # This read may have begun before the request came. So the broker that asks looks at the cursors once more, and
         # says that there is no such group only by what it reads itself.
         text = f"group {group} had no position in {partition.name} when this broker looked: ask again"
@@ -71,8 +71,8 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         forget_if_unused(partition, consumer_group)
         return
     if consumer_group.phase is ConsumerGroupPhase.SERVING and record is None:
-        # Rule `serves-on` (J3): the coordinator has lost the cursor. This member goes on as the server until a rebuild
-        # writes it again. Without it:
+        # Rule `serves-on` (J3): the coordinator has lost the cursor. This member continues as the server until a
+        # rebuild writes it again. Without it:
         #   1. An older copy of the coordinator has no such group. Its server reads that for a question, and writes a
         #      new cursor. It takes the answer for that of the next term, so its tokens are of term 2.
         #   2. The server reads the cursor again, which has term base 0. It grants k:5 under a token of term 1.
@@ -123,9 +123,9 @@ def _came_late(consumer_group: ConsumerGroup, revision: int, known_revision: int
 
     Rule `newest-cursor` (I11): a cursor that was read earlier and arrives late is ignored. Without it:
       1. This member starts to read the cursor of a paused consumer group, for a question.
-      2. A person resumes the consumer group. This member writes that, and tells the consumers.
-      3. The answer to the read arrives. This member believes that the consumer group is paused, until a person resumes
-         it again. In the same way a rewound consumer group would be served in the group epoch before.
+      2. An administrator resumes the consumer group. This member writes that, and notifies the consumers.
+      3. The answer to the read arrives. This member believes that the consumer group is paused, until an administrator
+         resumes it again. In the same way a rewound consumer group would be served in the group epoch before.
 
     Rule `late-began-before` (I13): a read is not late if this member knew the newest cursor when the read began. Such a
     read shows that an older copy of the coordinator was restored, with lower revisions. Without it:
@@ -137,7 +137,7 @@ def _came_late(consumer_group: ConsumerGroup, revision: int, known_revision: int
 
 
 def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWritten) -> None:
-    """A transaction on a cursor ended: the one of a person's operation, or the one of a crossing."""
+    """A transaction on a cursor ended: the one of an administrator's operation, or the one of a crossing."""
     partition.note_write(broker, event.outcome)
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     if consumer_group is None or consumer_group.crossing_serial != event.serial:
@@ -180,7 +180,7 @@ def _create_cursor(seat: Seat, chain: Chain, before: CursorRecord | None, revisi
         seat.partition.read_chain(seat.broker)  # and then the cursor
         return
     # Not at the first segment of the record: that may be a stub that another consumer group keeps there. A new consumer
-    # group is not told of messages that were dropped before it began.
+    # group is not notified of messages that were dropped before it began.
     no, index = first_kept(chain)
     segment = chain.segment(no)
     assert segment is not None
@@ -210,7 +210,7 @@ def _create_cursor(seat: Seat, chain: Chain, before: CursorRecord | None, revisi
 
 
 def _place(seat: Seat, record: CursorRecord) -> None:
-    """Serve the consumer group if this member is the server of its cursor segment, else tell which member is."""
+    """Serve the consumer group if this member is the server of its cursor segment, else show which member is."""
     broker, partition, consumer_group = seat.broker, seat.partition, seat.group
     chain = partition.chain
     segment = chain.segment(record.segment_no) if chain is not None else None
@@ -294,7 +294,7 @@ def _pass_over_missing(seat: Seat, chain: Chain, record: CursorRecord) -> None:
          moves on to segment 4, and says so. The segments leave the record.
       2. The coordinator is restored as it was when the cursor was in segment 1. No disk has a control record of the
          group in segment 4, so the rebuild writes the chain only.
-      3. The cursor moves to segment 4. A consumer comes, and is never told of the other half of segment 1.
+      3. The cursor moves to segment 4. A consumer comes, and is never notified of the other half of segment 1.
     """
     place = Place(*split_offset(_before_place(record)))
     moved = _noting_drop(chain, record, place, record.moved_to(chain.segments[0].no))
@@ -311,7 +311,7 @@ def _refuse_all(seat: Seat, segment: Segment) -> None:
         tell(seat.broker, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     consumer_group.consumers = []
     consumer_group.dispatcher.end_grant()
-    consumer_group.keyed = None  # that server goes on with its dead letters
+    consumer_group.keyed = None  # that server continues with its dead letters
     consumer_group.passes_alone = False
     if seat.broker.directory.is_replaced(segment.server):
         # no client does, because the broker is there, with another disk
@@ -336,7 +336,7 @@ def _renew_epoch(seat: Seat, record: CursorRecord) -> None:
         _begin_at_oldest(seat, replace(record, oldest=oldest))
         return
     renewed = crossing.with_term(seat, record.moved_to(record.segment_no, start, new_epoch=True))
-    if start > record.start_index:  # a later message was acknowledged, so the consumer was told
+    if start > record.start_index:  # a later message was acknowledged, so the consumer was notified
         renewed = replace(renewed, dropped_from=0, dropped_position=0)
     crossing.write_cursor(seat, renewed, seat.group.cursor_revision, seat.partition.revision)
 
@@ -405,11 +405,12 @@ def _is_behind_for_good(partition: Partition, group: str, no: int, record: Curso
     """Whether this disk proves that the coordinator has lost something of the group that no flag on messages mends."""
     if record.mode.is_keyed:
         return control_records.was_further(partition, group, no, record.group_epoch)
-    # Rule `move-stays` (I11): what a person did to an exclusive group is not undone either. Without it:
-    #   1. A person rewinds the consumer group from 4:0 to 2:0, which begins group epoch 2, and is told that it is done.
+    # Rule `move-stays` (I11): what an administrator did to an exclusive group is not undone either. Without it:
+    #   1. An administrator rewinds the consumer group from 4:0 to 2:0, which begins group epoch 2, and is told that it
+    # is done.
     #   2. The coordinator is restored as it was before, and the servers read that the group is in group epoch 1.
-    #   3. The group goes on as if it had not been moved. The servers write control records of group epoch 1 over those
-    #      of group epoch 2, so a rebuild finds nothing of the rewind.
+    #   3. The group continues as if it had not been moved. The servers write control records of group epoch 1 over
+    #      those of group epoch 2, so a rebuild finds nothing of the rewind.
     known = partition.cursors.get(group)
     return known is not None and known.group_epoch > record.group_epoch
 
@@ -420,7 +421,8 @@ def _has_read_chain(seat: Seat) -> bool:
     Rule `note-reads-chain` (I1): if it is noted that messages are gone, the group is served only with a chain record
     that may say why. Without it:
       1. Segment 1 is declared lost. The cursor moves to segment 2, and has a note of that.
-      2. The server of segment 2 has not heard of the loss. A consumer joins, is told nothing, and acknowledges 2:0.
+      2. The server of segment 2 has not heard of the loss. A consumer joins, is notified of nothing, and acknowledges
+         2:0.
       3. That ends the note. The server hears of the loss, and tells it to no consumer.
     """
     revision, left = seat.group.chain_reads
@@ -432,7 +434,8 @@ def _has_read_chain(seat: Seat) -> bool:
 
 
 def _wait_for_rebuild(seat: Seat, record: CursorRecord) -> None:
-    """This disk proves that the cursor is of an older copy of the coordinator: give nothing until a person mends that.
+    """This disk proves that the cursor is of an older copy of the coordinator: give nothing until an administrator
+    mends that.
 
     The same for an exclusive group in a later group epoch: `_is_behind_for_good`.
 
@@ -468,7 +471,7 @@ def _skip_what_may_have_been_given(seat: Seat, no: int) -> None:
 
 
 def _make_dispatcher(seat: Seat, record: CursorRecord, known: CursorState | None) -> None:
-    """Go on with the keys where the rows on this disk end, or where the server of the segment before handed over.
+    """Continue with the keys where the rows on this disk end, or where the server of the segment before handed over.
 
     Rule `begun-first` (J3): nothing is granted and no carried grant ends before every eligible member knows that this
     server has begun. Without it:
@@ -477,7 +480,7 @@ def _make_dispatcher(seat: Seat, record: CursorRecord, known: CursorState | None
       3. The consumer with token 7 acknowledges k:5, while another one works on it under token 8.
     That counts each time that a member begins in this segment, also with the control record on its own disk, because
     another member may lack that. So it happens to a server that waits, too: its only consumer leaves and joins again,
-    and the server begins anew, with its own record, in which no carried grant is left.
+    and the server starts over, with its own record, in which no carried grant is left.
     """
     ledger = seat.group.ledger
     rows = tuple(seat.partition.ledger_rows.get(seat.group.name, {}).items()) if known is not None else ()
@@ -491,7 +494,7 @@ def _make_dispatcher(seat: Seat, record: CursorRecord, known: CursorState | None
 
 
 def _go_on_begun(served: Served) -> None:
-    """Read the keys, some in each step, and then go on. Until then the consumer group is frozen.
+    """Read the keys, some in each step, and then continue. Until then the consumer group is frozen.
 
     No step reads all of many keys. Without it:
       1. 100,000 keys failed, because a database was away. Their server dies.
@@ -543,8 +546,8 @@ def _begin_at_oldest(seat: Seat, record: CursorRecord) -> None:
     Rule `blind-goes-back` (J1): if the rows of a consumer group are lost, it goes back to the oldest message that was
     set aside. Without it:
       1. k:5 of segment 1 was handed over to the members of segment 2. Both disks are lost.
-      2. A third member serves segment 2 from its beginning, or segment 2 is declared lost, and the consumer group goes
-         on in segment 3. k:5 is never delivered.
+      2. A third member serves segment 2 from its beginning, or segment 2 is declared lost, and the consumer group
+         continues in segment 3. k:5 is never delivered.
 
     Rule `back-is-flagged` (I9): all that comes again up to the segment that it leaves is flagged. Without it:
       1. k:5 and k:6 of segment 1 are delivered. k:6 is acknowledged, k:5 is handed over to segment 2, which is lost.
@@ -642,7 +645,7 @@ def _pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord
     listed = _oldest_listed(cursor if known else None, record)
     if listed and ledger.acked < (segment.sealed_len or 0):
         # Keys may be set aside before older messages are done with. Without it: 1. 1:28 is granted. 2. 1:31 is set
-        # aside. 3. Retention drops both, and consumers are told of 1:31 only.
+        # aside. 3. Retention drops both, and consumers are notified of 1:31 only.
         listed = min(listed, make_offset(segment.no, ledger.acked))
     if listed and (not ledger.dropped_from or listed < ledger.dropped_from):
         ledger.dropped_from, ledger.dropped_position = listed, position_of(chain, listed)
@@ -650,7 +653,7 @@ def _pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord
         partition.read_chain(broker)  # the cursor is read after it
         seat.poll(broker.config.retry_us, TimerKind.CURSOR)
         return
-    # The forwarder's next number is not handed over here, so its numbers begin anew, in a new group epoch.
+    # The forwarder's next number is not handed over here, so its numbers start over, in a new group epoch.
     has_numbers = record.handoff != NO_HAND_OVER or write_forwarder(1)[0] in partition.ledger_rows.get(
         seat.group.name, {}
     )
@@ -661,7 +664,7 @@ def _pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord
 def _oldest_listed(known: CursorState | None, record: CursorRecord) -> int:
     """The oldest offset in the lists of a consumer group whose segment has no message.
 
-    Rule `alone-tells-lists` (J6): what lists had is dropped too, and consumers are told. Without it:
+    Rule `alone-tells-lists` (J6): what lists had is dropped too, and consumers are notified. Without it:
       1. k:5 of segment 1 is in the list of k, and the consumer group is in segment 2. It has no consumer.
       2. Retention drops both segments. The consumer group moves on to segment 3.
       3. No consumer is ever told that k:5 is missing.
@@ -701,7 +704,7 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
 
 
 def take_up_forwards(broker: BrokerState, partition: Partition, chain: Chain, dead: str = "") -> None:
-    """Load consumer groups without consumers whose dead letters are on their way, and go on with these.
+    """Load consumer groups without consumers whose dead letters are on their way, and continue with these.
 
     Nothing else would do it. Without it:
       1. A consumer fails for the last time on k:5, and all consumers of the consumer group end.
@@ -766,7 +769,7 @@ def _expect_only_eligible(served: Served) -> None:
 
 
 def _revoke(seat: Seat, segment: Segment | None) -> None:
-    """Stop serving in this server epoch. If this member is still the server, it finds the place of the cursor anew."""
+    """Stop serving in this server epoch. If this member is still the server, it finds the place of the cursor again."""
     consumer_group = seat.group
     mine = segment is not None and segment.server == seat.broker.member
     if not mine:
@@ -810,7 +813,7 @@ def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
 
 
 def on_caught_up(broker: BrokerState, partition: Partition) -> None:
-    """The coordinator has its lost decisions again: find the place of each consumer group anew.
+    """The coordinator has its lost decisions again: find the place of each consumer group again.
 
     Rule `place-found-anew` (I13): a cursor from the older copy may name a segment that the consumer group has left.
     Without it:

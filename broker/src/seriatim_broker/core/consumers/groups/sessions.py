@@ -23,7 +23,7 @@ from ..exclusive import assignment
 from . import subscriptions
 
 ROUNDS: Final = 2
-"""So many checks in a row must find the consumer silent. A broker that was frozen must first read the
+"""How many checks in a row must find the consumer silent. A broker that was frozen must first read the
 heartbeats that came meanwhile."""
 
 
@@ -58,7 +58,7 @@ def _give_way(seat: Seat, silent: Consumer) -> None:
         silent,
         Revoked(
             errors.NotServingError(
-                f"{silent.name} sent no heartbeat for twice its session, so other consumers of the group go on"
+                f"{silent.name} sent no heartbeat for twice its session, so other consumers of the group continue"
             )
         ),
     )

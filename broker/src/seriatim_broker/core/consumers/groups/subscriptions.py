@@ -24,7 +24,8 @@ from ..exclusive import activation, assignment
 from ..keyed import grants, handoff, outcomes
 
 CONSUMERS_MAX = 10_000
-"""At most so many consumers are in one consumer group on one partition: each step of the group looks at all of them."""
+"""Maximum number of consumers that are in one consumer group on one partition: each step of the group looks at all of
+them."""
 
 
 def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None:
@@ -111,11 +112,11 @@ def begin(served: Served) -> None:
 
 
 def welcome_new(served: KeyedServed) -> None:
-    """The keys of a group go on where they were: tell those that have joined since that they have.
+    """The keys of a group continue where they were: send those that have joined since that they have.
 
     Rule `joined-is-told` (I13): messages are granted only to a consumer that knows it has joined. Without it:
       1. A hands over, and writes the cursor. c2 joins. The transaction finds that the chain has changed.
-      2. A goes on, and grants k:5 to c2. c2 drops the grant, because it was not told that it has joined.
+      2. A continues, and grants k:5 to c2. c2 drops the grant, because it was not told that it has joined.
       3. k:5 waits until c2 gives up and joins again.
     """
     for consumer in served.group.consumers:
@@ -126,7 +127,7 @@ def welcome_new(served: KeyedServed) -> None:
 def _welcome(served: KeyedServed, consumer: Consumer) -> None:
     """A consumer joins others to which messages are granted key by key.
 
-    Rule `comer-is-told` (I1): each consumer that comes is told of the losses and drops that are noted. Without it:
+    Rule `comer-is-told` (I1): each consumer that comes is notified of the losses and drops that are noted. Without it:
       1. The messages of parked keys are dropped or lost while the consumer group has no consumers.
       2. A consumer comes, acknowledges later messages, and no broker tells it what is missing.
 
@@ -136,17 +137,17 @@ def _welcome(served: KeyedServed, consumer: Consumer) -> None:
       2. An older copy of the coordinator is restored. The cursor that is rebuilt has the place 1:112.
       3. The next server tells a consumer that all from 1:14 to 1:112 is gone. 1:44 is there.
 
-    Rule `loss-hides-no-drop` (I1, I13): a drop behind a lost segment is told too. Without it:
+    Rule `loss-hides-no-drop` (I1, I13): a drop after a lost segment is reported too. Without it:
       1. Segment 1 is declared lost, and retention drops all of segment 2. The consumer group has no consumers.
       2. Its cursor is moved to segment 3, and says that messages are gone from 1:0 on.
-      3. A consumer joins. The record still begins with segment 1, so only the loss of that segment is told.
+      3. A consumer joins. The record still begins with segment 1, so only the loss of that segment is reported.
     """
     consumer_group = served.group
     outcomes.join(served, consumer)
     for place in lost_since(served.chain, consumer_group):
         tell_lost(served.broker, consumer, place)
     end = end_of_drops(served.chain)
-    if end.segment_no >= served.segment.no:  # what is dropped above the floor is told next
+    if end.segment_no >= served.segment.no:  # what is dropped above the floor is reported next
         end = Place(served.segment.no, min(served.log.start, served.ledger.acked))
     tell_noted_drop(served, consumer, end)
     if len(consumer_group.consumers) > 1:

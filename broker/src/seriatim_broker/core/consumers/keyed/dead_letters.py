@@ -1,4 +1,4 @@
-"""Dead letters: the first message of a key goes to the dead-letter topic after its last attempt, and the key goes on.
+"""Dead letters: the first message of a key goes to the dead-letter topic after its last attempt, and the key continues.
 
     last attempt failed ─▶ FORWARDING ─▶ read, and copied ─▶ numbered ──durable everywhere──▶ sent ──stored──▶ passed
 
@@ -13,7 +13,7 @@ be stored, and there is one request at a time. While the dead-letter topic takes
 
 Rule `forwarding-ends-once` (J4): what has a number ends in no other way. Without it:
   1. k:5 has number 7, and its dead letter is on its way.
-  2. A person releases k. A consumer is given k:5, and acknowledges it.
+  2. An administrator releases k. A consumer is given k:5, and acknowledges it.
   3. k:5 is worked on, and it is in the dead-letter topic too.
 """
 
@@ -40,7 +40,7 @@ from ..cursors.served import KeyedServed, keyed_of
 from . import earlier_messages
 
 SEND_BYTES_MAX: Final = 2 << 20
-"""A request with more than one dead letter has at most so many bytes of bodies."""
+"""A request with more than one dead letter has at most this many bytes of bodies."""
 
 PAUSE_US: Final = 100_000
 PAUSE_US_MAX: Final = 5_000_000
@@ -50,11 +50,11 @@ READ_BYTES_MAX: Final = 1 << 20
 """While a message is read, it counts as the largest one."""
 
 COUNTS_US: Final = 60_000_000
-"""What a forwarder has in memory counts for so long, unless it says so again. It looks at least every 30 s. So what a
+"""What a forwarder has in memory counts for this long, unless it says so again. It looks at least every 30 s. So what a
 consumer group had that left this broker does not count for ever."""
 
 ANSWER_US: Final = 30_000_000
-"""A request without an answer is sent again after so long. The runtime answers each one sooner than that."""
+"""A request without an answer is sent again after this long. The runtime answers each one sooner than that."""
 
 SURE_MS: Final = 1_800_000
 """The table of the dead-letter topic remembers this producer for at least an hour. If a number was given longer ago
@@ -207,7 +207,7 @@ def _reading(keyed: KeyedDispatcher, serial: int) -> Forward | None:
 def _read_failed(served: KeyedServed, forward: Forward) -> None:
     pause_us = min(PAUSE_US << min(forward.tries, 10), PAUSE_US_MAX)
     forward.tries += 1
-    if not forward.number:  # it goes behind the others, so that it holds up none of them
+    if not forward.number:  # it goes after the others, so that it holds up none of them
         served.keyed.forwarder.waiting[forward.name] = served.keyed.forwarder.waiting.pop(forward.name)
     forward.from_us = served.broker.now.mono_us + pause_us
     if forward.tries == 5:  # about 3 s: it is no accident
@@ -346,7 +346,8 @@ def _pass(served: KeyedServed, forward: Forward) -> None:
 
 
 def _note_refusal(served: KeyedServed, error: errors.SeriatimError) -> None:
-    """The dead-letter topic takes nothing: try again later. People are told once, until it takes dead letters again."""
+    """The dead-letter topic takes nothing: try again later. Administrators are notified once, until it takes dead
+    letters again."""
     keyed = served.keyed
     keyed.forwarder.send_pause_us = min(2 * keyed.forwarder.send_pause_us or PAUSE_US, PAUSE_US_MAX)
     keyed.forwarder.send_from_us = served.broker.now.mono_us + keyed.forwarder.send_pause_us

@@ -1,4 +1,4 @@
-"""Earlier messages: those that were set aside in an earlier segment come from any member that has it whole.
+"""Earlier messages: those that were set aside in an earlier segment come from any member that has it in full.
 
 Messages of a sealed segment never change, so no serving right is needed to read them. A member answers with batches, or
 that it has none. If no member answers, only the keys of these messages wait.
@@ -23,11 +23,11 @@ from ...values.messages import CopyAnswer, CopyRequest
 from ..cursors.served import KeyedServed
 
 ANSWER_US: Final = 500_000
-"""A member that did not answer for so long is passed over."""
+"""A member that did not answer for this long is passed over."""
 
 FETCH_BYTES: Final = 256 << 10
 FETCHED_BYTES_MAX: Final = 8 << 20
-"""Of one read, so many bytes of batches of other members are in memory, and those of one answer more."""
+"""Of one read, this many bytes of batches of other members are in memory, and those of one answer more."""
 
 TRIES_MAX: Final = 8
 
@@ -126,9 +126,9 @@ def on_answer(served: KeyedServed, sender: MemberId, message: CopyAnswer) -> lis
 
 
 def _first_found(keyed: KeyedDispatcher, serial: int, fetch: Fetch) -> tuple[int, ...]:
-    """The offsets with which a read goes on; () if more must be fetched before.
+    """The offsets with which a read continues; () if more must be fetched before.
 
-    When `FETCHED_BYTES_MAX` are in memory, it goes on with the first messages, and the others of the frame are ready
+    When `FETCHED_BYTES_MAX` are in memory, it continues with the first messages, and the others of the frame are ready
     again.
     """
     if not fetch.missing:

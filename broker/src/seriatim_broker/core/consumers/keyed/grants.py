@@ -41,17 +41,17 @@ DELAY_STEP_US: Final = 5_000
 """Keys whose delays end within this time become ready together, at the end of it, unless something else happens."""
 
 TERM_US: Final = 10_000
-"""If few tokens of a term are left, the server takes the next term after so long."""
+"""If few tokens of a term are left, the server takes the next term after this long."""
 
 LOOK_US: Final = 100_000
 """If no key could be set aside, the next look is so much later: a look reads all keys."""
 
 FRAME_MESSAGES_MAX: Final = 1_024
-"""At most so many messages are read for one consumer at once."""
+"""Maximum number of messages that are read for one consumer at once."""
 
 
 UNREADABLE_MAX: Final = 10_000
-"""Of so many messages a server remembers that their bodies cannot be read."""
+"""Of this many messages a server remembers that their bodies cannot be read."""
 
 ROOM_SHARE: Final = 4
 """A consumer is given more when a fourth of what it may hold is free. Without it, each acknowledgement of a few
@@ -104,7 +104,7 @@ def _wake_later(served: KeyedServed) -> None:
 
 
 def _drop_below(served: KeyedServed, start: int) -> bool:
-    """Retention dropped messages that are not passed: forget them, and tell each consumer.
+    """Retention dropped messages that are not passed: forget them, and notify each consumer.
 
     If they are of many keys, it takes several steps, in which nothing is granted. Returns whether it is done.
     """
@@ -125,16 +125,16 @@ def _drop_below(served: KeyedServed, start: int) -> bool:
 
 
 def _note_gone(served: KeyedServed, offset: int) -> None:
-    """Messages from an offset on are dropped or lost, and the consumers were told: see `Ledger.note_dropped`.
+    """Messages from an offset on are dropped or lost, and the consumers were notified: see `Ledger.note_dropped`.
 
     Rule `lost-is-noted` (I1): what was declared lost is noted as a drop is, whether consumers are here or not. Without
     it:
       1. k:5 of segment 1 waits for its dead-letter topic, which is away. The consumer group has no consumers.
-      2. A person declares segment 1 lost. The server passes k:5, so that k goes on.
+      2. An administrator declares segment 1 lost. The server passes k:5, so that k continues.
       3. A consumer comes, and no broker tells it that k:5 is lost.
 
     Rule `gone-is-noted` (I1): also what was dropped is noted, until a message counts that was given later. Without it,
-    a consumer that comes after the drop is given 1:100 first, and is not told of 1:0 to 1:99.
+    a consumer that comes after the drop is given 1:100 first, and is not notified of 1:0 to 1:99.
     """
     if served.group.is_at_most_once:
         return
@@ -151,7 +151,7 @@ def _has_tokens(served: KeyedServed) -> bool:
     """Whether the term has tokens for one more frame. If few are left, the server takes the next term."""
     count = served.broker.streams.tokens - served.group.tokens_from
     if count < served.broker.config.term_tokens_max:
-        return True  # it has at least so many more
+        return True  # it has at least this many more
     served.poll(TERM_US, TimerKind.KEEPING)
     return count + FRAME_MESSAGES_MAX <= tokens.count_max(served.group.term)
 
@@ -198,7 +198,7 @@ def _make_room(served: KeyedServed, limits: RoomLimits) -> bool:
       1. A consumer fails on the first message of key k. The policy tries again for ever.
       2. The window and the memory for live messages are full: all others wait for k.
 
-    If the lists are full, or too many keys wait, reading stops, and grants go on. An event names the oldest message.
+    If the lists are full, or too many keys wait, reading stops, and grants continue. An event names the oldest message.
     """
     keyed = served.keyed
     is_full = keyed.lists.is_full_of(limits)
@@ -297,7 +297,7 @@ def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
 
     Rule `for-one-group` (J4): a replayed copy is only for the consumer group that failed on the message. Without it:
       1. Groups g and h have message k:5. g fails on it, and it goes to the dead-letter topic of g.
-      2. A person replays it. Its copy is k:9.
+      2. An administrator replays it. Its copy is k:9.
       3. h, which has worked on k:5 long ago, is given k:9.
     """
     for index in range(begin, end):
@@ -402,7 +402,7 @@ def _frame_for(served: KeyedServed, consumer: Consumer, share: int, gone: GoneBu
     most = max(_room_bytes(broker, consumer) // average_bytes, 1)
     room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, most)
     longest = min(GRANT_MESSAGES_MAX, max(GRANT_BYTES_MAX // average_bytes, 1), consumer.run_max or GRANT_MESSAGES_MAX)
-    # A consumer extends its grants in the time that it was told. A shorter one counts when it joins again.
+    # A consumer extends its grants in the time that it received. A shorter one counts when it joins again.
     grant_ms = max(served.cursor.retry.grant_ms, consumer.grant_ms)
     first_token = newest_token(served) + 1
     frame = Frame(consumer, first_token, broker.now.mono_us + 1_000 * grant_ms)
@@ -454,10 +454,10 @@ def _grant_key(served: KeyedServed, frame: Frame, count: int, gone: GoneBudget) 
     if not is_there or not (key.live or key.aside):
         line.take_ready()
         if not is_there:
-            line.wait_until(key, served.broker.now.mono_us + 1)  # until the next step; other keys go on
+            line.wait_until(key, served.broker.now.mono_us + 1)  # until the next step; other keys continue
         line.requeue(key)
         return ()
-    # What failed is mostly alone in memory, and may fail again. So what is behind it is not read before that.
+    # What failed is mostly alone in memory, and may fail again. So what is after it is not read before that.
     found = _first_messages(keyed, key, 1 if key.attempts else count, served.ledger.safe_reserved)
     if not found:
         return None
@@ -470,13 +470,13 @@ def _grant_key(served: KeyedServed, frame: Frame, count: int, gone: GoneBudget) 
 
 
 def _pass_gone(served: KeyedServed, key: Key, budget: GoneBudget, *, is_in_turn: bool = False) -> bool:
-    """Messages in the list of a key that retention dropped, or that were declared lost, are passed: tell consumers.
+    """Messages in the list of a key that retention dropped, or that were declared lost, are passed: notify consumers.
 
-    A list loses what its segment loses, and the consumers are told. Without it:
+    A list loses what its segment loses, and the consumers are notified. Without it:
       1. k:5 was set aside in segment 1. Retention drops segment 1.
       2. k becomes ready. No member has k:5, so k waits for ever, and all later messages of k with it.
 
-    A key that is parked goes on, because the message on which it failed is gone.
+    A key that is parked continues, because the message on which it failed is gone.
 
     Args:
         served: The consumer group.
@@ -485,7 +485,7 @@ def _pass_gone(served: KeyedServed, key: Key, budget: GoneBudget, *, is_in_turn:
         is_in_turn: The key has the oldest message in a list. After some messages it is the turn of another one.
 
     Returns:
-        Whether the first message of the list is there, or none is left. If not, that goes on in the next step.
+        Whether the first message of the list is there, or none is left. If not, that continues in the next step.
     """
     while key.aside:
         first = key.aside[0]
@@ -511,14 +511,15 @@ def _pass_gone_lists(served: KeyedServed, budget: GoneBudget) -> None:
     """The same for keys that wait, whatever they wait for: from the oldest message on, as far as messages are gone.
 
     Rule `gone-lists-are-passed` (I13): also if the key is not about to be granted. Without it, a parked key waits for a
-    message that no member has, and consumers are not told of that.
+    message that no member has, and consumers are not notified of that.
 
     What has a number may be stored in the dead-letter topic all the same. Then it is there, and consumers are told that
     it is gone.
 
     No step does that for many keys (`gone-in-steps`). Without it:
       1. 100,000 keys are parked, and retention drops the segment with their messages.
-      2. The server tells each of 64 consumers of each message in one step, and answers no heartbeat for half a minute.
+      2. The server notifies each of 64 consumers of each message in one step, and answers no heartbeat for half a
+         minute.
     """
     keyed = served.keyed
     if not served.group.consumers and served.group.is_at_most_once:
@@ -533,7 +534,7 @@ def _pass_gone_lists(served: KeyedServed, budget: GoneBudget) -> None:
         if not is_there:
             return
     if keyed.lists.lost_epoch != chain.epoch:
-        # Rule `lost-behind-others` (I1, I13): lists in a lost segment are passed, also behind older ones. Without it:
+        # Rule `lost-behind-others` (I1, I13): lists in a lost segment are passed, also after older ones. Without it:
         #   1. j:1 of segment 1 and k:5 of segment 2 are parked. Segment 2 is declared lost.
         #   2. The oldest message in a list is j:1, which is there. So k waits for as long as j does.
         keyed.lists.lost_epoch = chain.epoch
@@ -600,14 +601,14 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
 
 
 def _give_back(served: KeyedServed, serial: int) -> None:
-    """No member has the messages now: their keys wait a moment, and others go on."""
+    """No member has the messages now: their keys wait a moment, and others continue."""
     keyed = served.keyed
     served.broker.reads.pop(serial, None)
     if dead_letters.give_back(served, serial):
         return
     frame = keyed.grants.reads.pop(serial, None)
     if frame is None:
-        return  # it was read for the forwarder, and meanwhile a person or retention ended that
+        return  # it was read for the forwarder, and meanwhile an administrator or retention ended that
     frame.consumer.read_serial = 0
     for grant in _grants_in(keyed, frame):
         if keyed.grants.by_token.get(grant.token) is grant:
@@ -658,7 +659,7 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
 
 
 def _is_asked_for(frame: Frame) -> bool:
-    """Whether the consumer still asks for so many messages. If not, it would hold up the keys."""
+    """Whether the consumer still asks for this many messages. If not, it would hold up the keys."""
     return frame.consumer.demand is None or frame.consumer.demand >= len(frame.offsets)
 
 
@@ -671,13 +672,13 @@ def _take_back(keyed: KeyedDispatcher, frame: Frame) -> None:
 
 
 def _set_unreadable_aside(served: KeyedServed, frame: Frame, unreadable: tuple[int, ...]) -> None:
-    """No reader can take some messages of a frame apart: their keys wait for a person, and all others go on.
+    """No reader can take some messages of a frame apart: their keys wait for an administrator, and all others continue.
 
-    Nothing is passed over in silence: a person sees the key and the message in the list of keys that wait, and skips
-    the message, or releases the key when brokers can read the body. Without it:
+    Nothing is passed over in silence: an administrator sees the key and the message in the list of keys that wait, and
+    skips the message, or releases the key when brokers can read the body. Without it:
       1. A client that does not follow the contract sends a batch whose body is no record batch.
       2. A message of it is granted together with messages of other keys. The read fails, and all are read again.
-      3. This goes on for ever: the consumers get nothing.
+      3. This never ends: the consumers get nothing.
     """
     keyed = served.keyed
     if len(keyed.unreadable) > UNREADABLE_MAX:

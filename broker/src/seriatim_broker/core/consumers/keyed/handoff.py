@@ -40,10 +40,10 @@ from ..cursors.served import KeyedServed, keyed_of
 from . import outcomes
 
 RESEND_US = 200_000
-"""A handoff that was not answered for so long is sent again."""
+"""A handoff that was not answered for this long is sent again."""
 
 GIVE_UP_US = 600_000
-"""If the next server does not answer for so long, the grants go on here, and the handoff is tried again later."""
+"""If the next server does not answer for this long, the grants continue here, and the handoff is tried again later."""
 
 ROW_US = 40
 """Both times are longer by this for each row that is handed over. On two processors, sending, writing and reading
@@ -116,7 +116,7 @@ def hand_off_if_done(served: KeyedServed) -> None:
 
 
 def on_left(served: KeyedServed, gone: list[Consumer]) -> None:
-    """Consumers left while the state is handed over: end their grants here, and hand over anew.
+    """Consumers left while the state is handed over: end their grants here, and hand over again.
 
     Without it:
       1. c1 works on k:5. The state of the keys is sent to the next server, with that grant.
@@ -290,7 +290,7 @@ def on_handoff(broker: BrokerState, partition: Partition, sender: MemberId, mess
         else:
             # Rule `hand-over-finds-server` (I13): one of both does not know the newest record. Without it:
             #   1. Segment 2 is empty. Its server was replaced, and a switch folds it.
-            #   2. The server of segment 1 was not told. It sends the handoff to the replaced one, for ever.
+            #   2. The server of segment 1 was not notified. It sends the handoff to the replaced one, for ever.
             updates.tell_member(broker, partition, sender)
             partition.read_chain(broker)  # the sender asks again
         return

@@ -33,13 +33,13 @@ from ..cursors.served import KeyedServed, keyed_of
 from . import dead_letters, grants
 
 FROZEN_MAX = 10_000
-"""At most so many requests of consumers wait for the end of a handoff."""
+"""Maximum number of requests of consumers that wait for the end of a handoff."""
 
 FROZEN_ROWS_MAX = 500_000
-"""At most so many rows are in them. A row takes about 80 bytes of memory."""
+"""Maximum number of rows that are in them. A row takes about 80 bytes of memory."""
 
 CLAIM_US = 2_000_000
-"""A consumer that joined has so long to say something of the grants that were handed over for its name."""
+"""A consumer that joined has this long to say something of the grants that were handed over for its name."""
 
 GRANT_MS_MAX = 86_400_000
 """A grant cannot be extended to more than a day from now."""
@@ -50,7 +50,7 @@ def join(served: KeyedServed, consumer: Consumer) -> None:
     consumer_group, cursor = served.group, served.cursor
     claim(served, consumer)
     consumer.grant_ms = cursor.retry.grant_ms
-    consumer.told = ()
+    consumer.reported_gaps = ()
     joined = Joined(
         True, consumer_group.segment_no, consumer_group.ledger.acked, 0, consumer_group.group_epoch,
         consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
@@ -102,7 +102,7 @@ def _waits(served: KeyedServed, consumer: Consumer, event: ConsumerAcks | Consum
     If too much waits, the consumer is ended, and joins again. Nothing of what it sent counts then, or is confirmed.
     Without it (J2):
       1. So much waits that an acknowledgement is dropped, as if it were lost on its way.
-      2. The consumer group goes on. The consumer's next request is confirmed, and with it all before it.
+      2. The consumer group continues. The consumer's next request is confirmed, and with it all before it.
       3. The message of the first one comes again, although its acknowledgement was confirmed.
     """
     keyed = served.keyed
@@ -119,7 +119,7 @@ def _waits(served: KeyedServed, consumer: Consumer, event: ConsumerAcks | Consum
 
 
 def thaw(served: KeyedServed) -> None:
-    """The grants go on: take what consumers sent meanwhile, and end the grants of those that left."""
+    """The grants continue: take what consumers sent meanwhile, and end the grants of those that left."""
     keyed = served.keyed
     if keyed.handoff.frozen is None:
         return
@@ -173,7 +173,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
             keyed.end_grant(grant)
             keyed.line.requeue(grant.key)
     keyed.pass_singles(consumer, passed)
-    # Rule `message-started` (J2): begun is the message that is next behind these acknowledgements, and no later one of
+    # Rule `message-started` (J2): begun is the message that is next after these acknowledgements, and no later one of
     # its grant. Without it:
     #   1. c1 is granted k:5 to k:9, begins k:5, and acknowledges it. Its process is stopped before it begins k:6.
     #   2. The grant was begun, so k:6 loses an attempt. After five such stops k:6 is a dead letter, and no handler has
@@ -230,7 +230,7 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
         grants.go_on(served)
         return
     if grant.left > 1:
-        grant.key.note_given(grant.offsets[-1])  # a handler of batches has seen what is behind it (`given-again`)
+        grant.key.note_given(grant.offsets[-1])  # a handler of batches has seen what is after it (`given-again`)
     if is_there:
         _fail(served, grant.key, event.reason, event.delay_ms, is_last=event.is_last)
     else:
@@ -298,7 +298,7 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
 
 
 def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) -> None:
-    """A consumer that joined on demand asks for so many messages from now on. Others have no demand to change."""
+    """A consumer that joined on demand asks for this many messages from now on. Others have no demand to change."""
     asked = _asked(partition, event.stream, event.subscription)
     if asked is None:
         return
@@ -321,7 +321,7 @@ def _asked(partition: Partition, stream: int, subscription: int) -> tuple[Consum
 
 
 def end_late(served: KeyedServed) -> None:
-    """End the grants whose deadline has passed, and go on with keys whose delay is over."""
+    """End the grants whose deadline has passed, and continue with keys whose delay is over."""
     keyed = served.keyed
     if keyed.handoff.frozen is not None:
         return
@@ -358,7 +358,7 @@ def end_grant(
       2. Each of the 1,000 keys has lost an attempt. After five such deaths all of them are parked.
 
     Rule `given-again` (I9): whether it had begun or not, what it was given comes again with the flag. Without it:
-      1. A consumer is given k:5 and k:6, and works on both. Its process is killed before it has told anything.
+      1. A consumer is given k:5 and k:6, and works on both. Its process is killed before it has reported anything.
       2. Another consumer is given both again, k:5 as the first attempt. It cannot know that they are repeats.
 
     With `is_seen` False, the consumer says that its application got none of the messages. Then they are no repeats.

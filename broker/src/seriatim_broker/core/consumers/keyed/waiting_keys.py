@@ -1,4 +1,4 @@
-"""Keys that wait: people list them, release them, and pass over their first messages.
+"""Keys that wait: administrators list them, release them, and pass over their first messages.
 
     asked ──cursor read──▶ refused: no such group, or its keys are not granted one by one
       └──served here, right held──▶ done in one step ──durable on all──▶ answered
@@ -8,14 +8,14 @@ of a consumer group for such a request, also when the consumer group has no cons
 
 Rule `keys-said-when-durable` (J2): a request is answered only when all that the answer says is durable on every
 eligible and joining member. That holds for a list too: it says "parked". Without it:
-  1. A person releases key k. The server answers at once, and dies.
-  2. The next server does not have the release: k is parked for ever, and the person believes that it goes on.
+  1. An administrator releases key k. The server answers at once, and dies.
+  2. The next server does not have the release: k is parked for ever, and the administrator believes that it continues.
 
-Rule `seen-key` (J2): a request names the turn and the first message that the person saw. A release raises the turn, and
-a skip changes both, so a request that comes again does nothing. Without it:
-  1. A person skips the first message of k, k:5. The answer is lost, and the person asks again.
+Rule `seen-key` (J2): a request names the turn and the first message that the administrator saw. A release raises the
+turn, and a skip changes both, so a request that comes again does nothing. Without it:
+  1. An administrator skips the first message of k, k:5. The answer is lost, and the administrator asks again.
   2. The server passes over k:6 too. No consumer ever works on k:6.
-A request names the group epoch too, because a rewind begins turns anew.
+A request names the group epoch too, because a rewind restarts turns.
 
 If this broker stops serving before the answer, the request is tried again, here or, by the caller, elsewhere.
 """
@@ -43,17 +43,18 @@ from ..cursors.served import KeyedServed, Seat, keyed_of
 from . import dead_letters
 
 REQUESTS_MAX = 64
-"""At most so many requests about keys wait for one consumer group on one partition."""
+"""Maximum number of requests about keys that wait for one consumer group on one partition."""
 
 AT_ONCE_MAX = 4
-"""So many of them are carried out in one step. A list of 100,000 keys takes 20 ms."""
+"""How many of them are carried out in one step. A list of 100,000 keys takes 20 ms."""
 
 RETRY_US = 50_000
 """Time between two looks at requests that wait."""
 
 
 def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys) -> None:
-    """A person asks about keys, or operates on them: have the consumer group served here, if this is its server."""
+    """An administrator asks about keys, or operates on them: have the consumer group served here, if this is its
+    server."""
     consumer_group = partition.consumer_groups.get(event.consumer_group)
     if consumer_group is not None and len(consumer_group.key_requests) >= REQUESTS_MAX:
         text = f"{REQUESTS_MAX} requests about keys of group {event.consumer_group} wait already: try again later"
@@ -168,8 +169,8 @@ def _list(keyed: KeyedDispatcher, event: ListKeys, group_epoch: int) -> KeysList
     """The keys that wait, a page of them.
 
     Rule `empty-is-a-key` (J2): the empty key is a key, and only None means every key. Without it:
-      1. A person wants to pass over the first message of the empty key, and asks for that key.
-      2. The broker lists each key that waits, and the person passes over messages of all of them.
+      1. An administrator wants to pass over the first message of the empty key, and asks for that key.
+      2. The broker lists each key that waits, and the administrator passes over messages of all of them.
     """
     names = [
         name
@@ -218,13 +219,14 @@ def _operate_on(served: KeyedServed, operation: KeyOperation, seen: SeenKey) -> 
     """Operate on one key. Returns whether an earlier request did it.
 
     Raises:
-        StaleGroupEpochError: Since the person saw the key, the consumer group was moved.
-        PreconditionError: Since the person saw the key it has changed, or it is not in a state for this.
+        StaleGroupEpochError: Since the administrator saw the key, the consumer group was moved.
+        PreconditionError: Since the administrator saw the key it has changed, or it is not in a state for this.
     """
     keyed = served.keyed
     if seen.group_epoch != served.group.group_epoch:
-        # Rule `seen-key` again. Without it: 1. A person skips k:5, and has no answer. 2. The group is rewound. 3. The
-        # person repeats the skip, and is told that it was done. It comes again, because the skip was of another epoch.
+        # Rule `seen-key` again. Without it: 1. An administrator skips k:5, and has no answer. 2. The group is rewound.
+        # 3. The administrator repeats the skip, and is told that it was done. It comes again, because the skip was of
+        #    another epoch.
         raise errors.StaleGroupEpochError(
             f"group {served.group.name} was moved since key {name_to_text(seen.name)} was listed (group epoch "
             f"{seen.group_epoch}, now {served.group.group_epoch}), which ended all that was done to its keys: "
@@ -261,7 +263,7 @@ def _operate_on(served: KeyedServed, operation: KeyOperation, seen: SeenKey) -> 
         )
     if operation is KeyOperation.DEAD_LETTER:
         key.turn += 1
-        dead_letters.begin(served, key, key.error or "sent by a person")
+        dead_letters.begin(served, key, key.error or "sent by an administrator")
         dead_letters.go_on(served)
         return False
     if operation is KeyOperation.SKIP:
@@ -281,9 +283,9 @@ def _operate_on(served: KeyedServed, operation: KeyOperation, seen: SeenKey) -> 
 
 
 def was_done(key: Key, first_offset: int, operation: KeyOperation, seen: SeenKey) -> bool:
-    """Whether the key is beyond the state that the person saw, so that the request was carried out earlier."""
+    """Whether the key is beyond the state that the administrator saw, so that the request was carried out earlier."""
     if first_offset > seen.first_offset > 0:
-        return True  # what the person saw is done with
+        return True  # what the administrator saw is done with
     return operation is not KeyOperation.SKIP and first_offset == seen.first_offset and key.turn > seen.turn
 
 

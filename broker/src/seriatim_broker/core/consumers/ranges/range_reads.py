@@ -1,16 +1,16 @@
 """Range reads: batches of [from, to) of a partition, for readers without a consumer group.
 
-Messages below the commit never change, and all whole copies of a sealed segment are the same. So a range read needs no
-serving right. Any member with a whole copy reads a sealed segment. Any member reads the open segment, below the commit
-that it knows.
+Messages below the commit never change, and all complete copies of a sealed segment are the same. So a range read needs
+no serving right. Any member with a complete copy reads a sealed segment. Any member reads the open segment, below the
+commit that it knows.
 
 A range is read in steps. The servicer asks for each step. A step reads the disk at most once, and its answer says one
 of three things: where the next step begins, that the range is read to its end, or that other brokers have the next
-part. Repeats behind unsettled segments are skipped with the same producer tables as for consumer groups, unless the
+part. Repeats after unsettled segments are skipped with the same producer tables as for consumer groups, unless the
 reader asks for raw batches.
 
-A member of an old segment may have an old chain record, because it is told of no later segment. So it refuses a range
-only by a record that it has read since the reader asked (rule `refusal-reads-first`).
+A member of an old segment may have an old chain record, because it is notified of no later segment. So it refuses a
+range only by a record that it has read since the reader asked (rule `refusal-reads-first`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ from ...values.states import drop, put
 from . import surveys
 
 SEGMENTS_PER_STEP = 64
-"""At most so many segments without anything to read are passed over in one step: lost, empty and read to the end."""
+"""Maximum number of segments without anything to read that are passed over in one step: lost, empty and read to the
+end."""
 
 CHECKED_MAX: Final = 1_000
-"""If so many partitions have a time before which a refusal does not read the record, times in the past are removed."""
+"""If this many partitions have a time before which a refusal does not read the record, times in the past are
+removed."""
 
 RECORD_WAIT_US: Final = 1_000_000
 """A step waits at most 1 s for the chain record. A client leaves a broker that is silent for 2 s."""
@@ -136,12 +138,12 @@ def _advance(broker: BrokerState, partition: Partition, wait: RangeWait) -> None
 
 
 def _over_what_was_dropped(chain: Chain, wait: RangeWait) -> RangeWait:
-    """If retention has dropped the messages at the place, tell the reader, and continue at the first message left.
+    """If retention has dropped the messages at the place, notify the reader, and continue at the first message left.
 
     This is checked in each step, because retention may drop messages while the range is read.
     """
     # Rule `dropped-behind-loss` (I13): what lies before the place says nothing of it. Without it:
-    #   1. Segment 3 is declared lost, and stays in the record. Retention drops all of segment 4 behind it.
+    #   1. Segment 3 is declared lost, and stays in the record. Retention drops all of segment 4 after it.
     #   2. A reader reads from 4:4 on. The first message that is kept seems to be the one of segment 3, before 4:4.
     #   3. No member has 4:4, so each one sends the reader to another one, for ever.
     first = first_kept(chain, wait.place.segment_no)
@@ -154,7 +156,7 @@ def _over_what_was_dropped(chain: Chain, wait: RangeWait) -> RangeWait:
 
 
 def _names_behind(wait: RangeWait, segment: Segment) -> bool:
-    """Whether the range begins or ends behind the end of a sealed segment. There is no such offset."""
+    """Whether the range begins or ends after the end of a sealed segment. There is no such offset."""
     named = (place.index for place in (wait.place, wait.event.until) if place.segment_no == segment.no)
     return max(named) > (segment.sealed_len or 0)
 
@@ -242,7 +244,7 @@ def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable, *, is_ra
     Batches that are only for one consumer group are skipped too. A raw read skips nothing.
 
     Rule `range-repeats` (I9): a range read skips a batch that is earlier in the order already. Without it:
-      1. a is at 1:0. Behind the unsettled segment 1 it was stored again at 2:0.
+      1. a is at 1:0. After the unsettled segment 1 it was stored again at 2:0.
       2. A range read of both segments gives a twice.
     """
     events: list[RangeEvent] = []
@@ -273,7 +275,7 @@ def _others(broker: BrokerState, segment: Segment) -> tuple[str, ...]:
 def end_of(partition: Partition, chain: Chain) -> Place | None:
     """The end of the partition if this member knows it; None if the reader must ask another member.
 
-    Messages behind an UNSETTLED segment have no place in the order yet, so the end is where that segment begins.
+    Messages after an UNSETTLED segment have no place in the order yet, so the end is where that segment begins.
     """
     if chain.open_segment.base is None:
         unsettled = next(segment for segment in chain.segments if segment.state is SegmentState.UNSETTLED)
@@ -285,13 +287,13 @@ def end_of(partition: Partition, chain: Chain) -> Place | None:
 
 
 def _refuse(broker: BrokerState, partition: Partition, wait: RangeWait, chain: Chain) -> None:
-    """Refuse a range that ends behind the end of the partition. Before that, read the record: it may be old.
+    """Refuse a range that ends after the end of the partition. Before that, read the record: it may be old.
 
     Rule `refusal-reads-first` (RANGE, I13): a member refuses a range only by a record that it read after the request
     had come. Without it:
       1. Segment 1 is on A, segment 2 on B. B's members die, and segment 3 is opened over segment 2, which is UNSETTLED.
       2. A client asks A for the route, and A's members read the chain record.
-      3. B is back and segment 2 is settled. A is in no later segment, so A's members are not told.
+      3. B is back and segment 2 is settled. A is in no later segment, so A's members are not notified.
       4. A reader asks for the range from segment 1 to segment 3. A's members answer that the partition ends at segment
          2, as long as they run.
 
@@ -303,7 +305,7 @@ def _refuse(broker: BrokerState, partition: Partition, wait: RangeWait, chain: C
 
     Rule `refusal-by-epoch` (RANGE): nor is a range refused by a record that is older than the one that the reader has
     seen. Without it: 1. An older copy of the coordinator is restored. 2. This member has just started and reads a
-    record that lacks the last segments. 3. It refuses what the reader was told before, and a job ends as failed.
+    record that lacks the last segments. 3. It refuses what the reader was promised before, and a job ends as failed.
 
     Staged batches are excepted: only members of their segment are asked, and the asking broker reads the record itself.
     """
@@ -324,7 +326,7 @@ def _refuse(broker: BrokerState, partition: Partition, wait: RangeWait, chain: C
         _answer(broker, partition, wait, error=_unread(wait))
         return
     refusal = errors.OffsetOutOfRangeError(
-        f"offset {_text(event.until)} is behind the end of the partition, {_text(end)}: read up to there, or wait "
+        f"offset {_text(event.until)} is after the end of the partition, {_text(end)}: read up to there, or wait "
         "for more messages",
         end=make_offset(*end),
     )
@@ -367,7 +369,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> No
 
 def _unread(wait: RangeWait) -> errors.SeriatimError:
     return errors.CoordinatorUnavailableError(
-        f"the coordinator did not tell this broker the newest chain record, so it does not know offset "
+        f"the coordinator did not send this broker the newest chain record, so it does not know offset "
         f"{_text(wait.place)}; no message is lost; ask again",
         retry_after_ms=50,
     )
@@ -376,7 +378,7 @@ def _unread(wait: RangeWait) -> errors.SeriatimError:
 def _behind_segment(no: int, length: int) -> errors.SeriatimError:
     end = make_offset(no, length)
     return errors.OffsetOutOfRangeError(
-        f"segment {no} ends at {format_offset(end)}: there is no offset behind that in it", end=end, segment=no
+        f"segment {no} ends at {format_offset(end)}: there is no offset after that in it", end=end, segment=no
     )
 
 
@@ -418,7 +420,7 @@ def look_again(broker: BrokerState, partition: Partition) -> None:
 
 
 def on_no_partition(broker: BrokerState, partition: Partition) -> None:
-    """The coordinator has no such partition: tell all that asked before that read began. The others have one more."""
+    """The coordinator has no such partition: notify all that asked before that read began. The others have one more."""
     fail_all(broker, partition, errors.UnknownTopicError(f"there is no {partition.name}"), spared=RecordRead.WANTED)
 
 

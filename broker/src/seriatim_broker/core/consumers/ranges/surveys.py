@@ -11,7 +11,7 @@ from ...values.segment import Segment, SegmentState
 
 
 def survey(broker: BrokerState, partition: Partition, event: SurveyPartition) -> None:
-    """Tell the chain as it is known here. If the caller asks for a newer chain epoch, read it first."""
+    """Report the chain as it is known here. If the caller asks for a newer chain epoch, read it first."""
     known = partition.chain.epoch if partition.chain is not None else 0
     if partition.chain is not None and known >= event.epoch:
         answer(broker, partition, event)
@@ -22,7 +22,7 @@ def survey(broker: BrokerState, partition: Partition, event: SurveyPartition) ->
 
 
 def answer(broker: BrokerState, partition: Partition, event: SurveyPartition) -> None:
-    """Tell the chain and the index below which this member may read a segment.
+    """Report the chain and the index below which this member may read a segment.
 
     Rule `range-end-by-any` (RANGE): only the master of the open segment says where the partition ends. Without it:
       1. The slave knows the commit 100. The master has acknowledged all below 120.
@@ -39,13 +39,13 @@ def answer(broker: BrokerState, partition: Partition, event: SurveyPartition) ->
 
 
 def readable_below(partition: Partition, segment: Segment) -> int | None:
-    """The index below which this member may read a segment; None if it has no whole copy.
+    """The index below which this member may read a segment; None if it has no complete copy.
 
     Rule `range-above-commit` (I6): a range read ends below the commit. Without it:
       1. The master has a at index 40, and its commit is 40. A range read gives a.
       2. A switch seals the segment at 40, and the master truncates a. The reader has a message that does not exist.
 
-    Rule `range-parts` (RANGE, I3): ranges are read from whole copies. Without it:
+    Rule `range-parts` (RANGE, I3): ranges are read from complete copies. Without it:
       1. A member has copied 100 of the 800 messages of a sealed segment.
       2. A reader believes that the segment ends at 100, and continues in the next one. 700 messages are missing.
     """

@@ -153,7 +153,8 @@ class KeyedDispatcher(State):
     def counts(self, acked: int) -> KeyCounts:
         """How many keys wait, by their state, and how many messages from the index `acked` on are passed.
 
-        `acked` is the place of the consumer group that is told beside it, which may be behind the floor. Without it:
+        `acked` is the place of the consumer group that is reported beside it, which may be after the floor. Without
+        it:
           1. The group is at 1:1 on all disks. The dead letter of 1:1 gets a number, and the floor rises to 1:50.
           2. The 49 messages between the two are counted as not acknowledged.
         """
@@ -167,7 +168,8 @@ class KeyedDispatcher(State):
         )
 
     def carry(self, grants: Sequence[CarriedGrant], now_us: int) -> None:
-        """Go on with grants that the server of the segment before made. Their consumers are absent until they join."""
+        """Continue with grants that the server of the segment before made. Their consumers are absent until they
+        join."""
         for carried in grants:
             key = self.line.keys.get(carried.name)
             if key is None and carried.is_passed:
@@ -211,7 +213,7 @@ class KeyedDispatcher(State):
     def set_aside(self, key: Key) -> None:
         """The live messages of the key go into its list, and their indexes are passed.
 
-        A grant of the key goes on: its messages that are not acknowledged are the first ones of the list.
+        A grant of the key continues: its messages that are not acknowledged are the first ones of the list.
         """
         grant = self.grants.by_token.get(key.token)
         if grant is not None and not grant.is_aside:
@@ -233,7 +235,7 @@ class KeyedDispatcher(State):
 
         Args:
             start: The first index that is there.
-            count: At most so many keys are looked at in this step.
+            count: Maximum number of keys that are looked at in this step.
 
         Returns:
             Whether that is done. If not, some keys still have messages that are gone, and the floor has not moved.
@@ -254,7 +256,7 @@ class KeyedDispatcher(State):
             return False
         # Rule `granted-and-gone` (J2): its attempts end with the drop, too. Without it:
         #   1. k:5 is granted as the second attempt. Retention drops it, and the record of k still has one attempt.
-        #   2. This server dies. The next one begins behind k:5, and counts the attempt for k:6.
+        #   2. This server dies. The next one begins after k:5, and counts the attempt for k:6.
         for key in [grant.key for grant in self.grants.by_token.values()]:
             if key.phase is not None and not key.aside and 0 < self.first_offset(key) < end:
                 self._first_is_done(key)
@@ -266,7 +268,7 @@ class KeyedDispatcher(State):
         return not key.token and not key.aside and 0 < self.first_offset(key) < end
 
     def park(self, key: Key, error: str) -> None:
-        """The key waits for a person."""
+        """The key waits for an administrator."""
         self.line.to_phase(key, KeyPhase.PARKED)
         key.error = error
         key.ready_at_ms = 0
@@ -300,14 +302,15 @@ class KeyedDispatcher(State):
         self.line.changed[key.name] = None
 
     def release(self, key: Key) -> None:
-        """A person lets the key go on, with all its attempts. Its first message was given before (`given-again`).
+        """An administrator lets the key continue, with all its attempts. Its first message was given before
+        (`given-again`).
 
         Rule `seen-key` (J2): the record stays until the first message is done with, also without attempts and a list,
         because the turn outlives this server, too. Without it:
-          1. A consumer fails on k:5, and a person releases k. Then the consumer group has no consumers, so this server
-             forgets it. No row says that k was released: its turn is 0 again.
-          2. Consumers fail on k:5 until k is parked. The person, who had no answer, repeats the request.
-          3. k goes on, though no person has seen that it is parked.
+          1. A consumer fails on k:5, and an administrator releases k. Then the consumer group has no consumers, so this
+             server forgets it. No row says that k was released: its turn is 0 again.
+          2. Consumers fail on k:5 until k is parked. The administrator, who had no answer, repeats the request.
+          3. k continues, though no administrator has seen that it is parked.
         """
         key.note_given(self.first_offset(key))
         self.forwarder.waiting.pop(key.name, None)
@@ -354,7 +357,8 @@ class KeyedDispatcher(State):
         it, in one step. Without it:
           1. A consumer fails on k:5, which should come again in 7 days. Retention drops k:5 some hours later.
           2. k:6 waits for the rest of the 7 days, although no consumer has failed on it. Retention drops k:6 too.
-          3. k has no record, because no attempt counts any more. So no list shows the key, and no person releases it.
+          3. k has no record, because no attempt counts any more. So no list shows the key, and no administrator
+             releases it.
         """
         if key.is_held:
             # Rule `forward-ends-with-message` (J4): otherwise the next message becomes a dead letter under its number.

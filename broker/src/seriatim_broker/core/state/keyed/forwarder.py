@@ -11,7 +11,8 @@ from ...values.producers import WINDOW_BATCHES
 from ...values.states import State
 
 FORWARDS_MAX: Final = WINDOW_BATCHES
-"""At most so many dead letters of a consumer group and partition have a number or are read. Others wait for them."""
+"""Maximum number of dead letters of a consumer group and partition that have a number or are read. Others wait for
+them."""
 
 
 @dataclass(slots=True, eq=False)

@@ -41,7 +41,7 @@ def cut(keyed: KeyedDispatcher, frame: Frame, count: int) -> None:
 
 
 def _shorten(keyed: KeyedDispatcher, frame: Frame, at: int, count: int) -> None:
-    """A run has only so many messages of those that it was to have."""
+    """A run has only this many messages of those that it was to have."""
     assert frame.counts is not None
     grant = keyed.grants.by_token.get(frame.first_token + at)
     if grant is not None:

@@ -143,7 +143,7 @@ class Fetch(State):
     Attributes:
         offsets: Of all messages of the read, in their order.
         missing: Offsets that are not found yet, in that order.
-        bytes_max: So many bytes of the first messages are given.
+        bytes_max: How many bytes of the first messages are given.
         batches: The batches that were found.
         asked: The member that was asked last, and the offset.
         asked_us: When.
@@ -263,7 +263,7 @@ class Grants(State):
         return self.by_token.get(token)
 
     def leave_frame(self, frame: Frame, count: int) -> None:
-        """So many grants of singles of a frame are over, or objects of their own."""
+        """How many grants of singles of a frame are over, or objects of their own."""
         frame.single_count -= count
         if not frame.single_count:
             self.frames.pop(frame.first_token, None)

@@ -9,7 +9,7 @@ from ...values.keyed import KeyPhase
 from ...values.states import State
 
 STALE_ENTRIES_MAX: Final = 10_000
-"""So many entries of a heap that do not count any more are kept, and as many as count."""
+"""How many entries of a heap that do not count any more are kept, and as many as count."""
 
 RECORD_BYTES: Final = 256
 """About the bytes of a record of a key, or of its list, without the name. A key that is delayed has one, a key with a
@@ -85,7 +85,7 @@ class Key(State):
 
     @property
     def aside_end(self) -> int:
-        """The number behind the last offset of its list."""
+        """The number after the last offset of its list."""
         return self.aside_first + len(self.aside)
 
     def note_given(self, offset: int) -> None:

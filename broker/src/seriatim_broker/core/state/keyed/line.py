@@ -55,7 +55,7 @@ class KeysInLine(State):
         return key
 
     def queue(self, key: Key) -> None:
-        """The key is ready, delayed, or held; it goes behind all others of the same kind."""
+        """The key is ready, delayed, or held; it goes after all others of the same kind."""
         if key.token or key.is_queued or key.is_held or not (key.live or key.aside):
             return
         if not key.ready_us:
@@ -67,14 +67,14 @@ class KeysInLine(State):
     def _delay(self, key: Key) -> None:
         """The key has one entry among the delayed keys, however many messages wait behind its first one.
 
-        Rule `one-entry-a-key` (J1): the messages behind a key that waits cost nothing but their place. Without it:
+        Rule `one-entry-a-key` (J1): the messages after a key that waits cost nothing but their place. Without it:
           1. Consumers fail on a message of each of 1,000 keys, which are tried again in five minutes.
           2. 100,000 messages of these keys come, and each makes an entry. So 100,000 keys seem to wait, and reading
              stops.
           3. The messages of all other keys are not read until the delays are over.
 
-        Without the limit of entries: 1. A person releases 100,000 keys a minute that fail again for a day. 2. The
-        entries of all these delays are kept for a day.
+        Without the limit of entries: 1. An administrator releases 100,000 keys a minute that fail again for a day. 2.
+        The entries of all these delays are kept for a day.
         """
         key.is_delayed = True
         self.delayed_count += 1
@@ -168,6 +168,6 @@ class KeysInLine(State):
         key.phase = phase
 
     def count(self, phase: KeyPhase | None, change: int) -> None:
-        """So many more keys that no consumer works on are in a phase."""
+        """This many more keys that no consumer works on are in a phase."""
         if phase is not None:
             self.phase_counts[phase] += change

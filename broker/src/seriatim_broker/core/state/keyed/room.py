@@ -16,7 +16,7 @@ _HOLDS_WINDOW, _WAITS, _HAS_MANY, _IS_GRANTED = 1, 2, 3, 4
 messages, or a consumer works on it while another one is idle."""
 
 ASIDE_AT_ONCE_MAX: Final = 20_000
-"""No more keys are set aside in a step that has set so many messages aside. One key has at most `live_messages_max`,
+"""No more keys are set aside in a step that has set this many messages aside. One key has at most `live_messages_max`,
 which are 100,000."""
 
 
@@ -50,7 +50,7 @@ def make_room(keyed: KeyedDispatcher, limits: RoomLimits, count: int, *, is_cons
     Keys that are ready wait for consumers. So they are set aside only if they have many messages.
 
     Rule `idle-gets-more` (J1): if all live messages are granted, and a consumer is idle, granted keys are set
-    aside, the one that holds the floor first. Their grants go on. Without it:
+    aside, the one that holds the floor first. Their grants continue. Without it:
       1. 100 consumers have 1,000 messages each, of keys of their own, and work on them for minutes.
       2. A consumer that has nothing to do joins. All live messages are granted, so no more are read.
       3. It gets nothing until the others acknowledge, although a million messages of other keys wait.
@@ -58,7 +58,7 @@ def make_room(keyed: KeyedDispatcher, limits: RoomLimits, count: int, *, is_cons
 
     Args:
         limits: The limits.
-        count: At most so many keys are set aside now.
+        count: Maximum number of keys that are set aside now.
         is_consumer_idle: A consumer has room, and no key is ready.
 
     Returns:

@@ -91,7 +91,7 @@ def _chunk(key: Key, chunk: int) -> list[int]:
 def rows_to_hand_off(
     dispatcher: KeyedDispatcher, known: Mapping[bytes, bytes], now: Moment
 ) -> tuple[list[tuple[bytes, bytes]], int]:
-    """The rows with which the server of the next segment goes on, and the oldest offset in them (0: there is none).
+    """The rows with which the server of the next segment continues, and the oldest offset in them (0: there is none).
 
     Nothing is live, and `known`, the rows on this disk, has all changes. So these rows go over as they are, with the
     grants.
@@ -123,7 +123,7 @@ def rows_to_hand_off(
 def dispatcher_of(
     segment_no: int, floor: int, rows: Iterable[tuple[bytes, bytes]], *, from_before: bool = False
 ) -> KeyedDispatcher:
-    """A dispatcher that goes on where the rows end. `read_some` must read the keys first. It reads from the floor on.
+    """A dispatcher that continues where the rows end. `read_some` must read the keys first. It reads from the floor on.
 
     Args:
         segment_no: The cursor segment.
@@ -147,7 +147,7 @@ def dispatcher_of(
 def read_some(dispatcher: KeyedDispatcher, count: int, now: Moment) -> bool:
     """Read up to `count` rows into the dispatcher. Returns whether all are read.
 
-    Then the grants that were handed over go on, for absent consumers.
+    Then the grants that were handed over continue, for absent consumers.
 
     Raises:
         LedgerRowError: A row cannot be read, or a list has not as many offsets as its key's record says.
