@@ -27,7 +27,7 @@ to I14 are the protocol's invariants. Where each rule is:
     parked           J2
     dead_letters     J4
     modes            S1 to S3, O1, O2
-    told_once        reported
+    told_once        TOLD
 
 What the rules stand on:
 

@@ -87,13 +87,13 @@ gone-has-no-attempts [K5 J2]: an attempt on a message that was dropped counts no
 @ core.state.keyed.dispatcher.KeyedDispatcher.end_grant
 - return False
 + return True
-loss-told-once [reported]: a consumer is notified of each lost message once
+loss-told-once [TOLD]: a consumer is notified of each lost message once
 @ core.consumers.cursors.gap_reports.tell_lost
 + tell(broker, consumer, Gap(place.segment_no, place.index, "declared lost"))
-drops-told-once [reported]: a consumer is notified of each dropped message once
+drops-told-once [TOLD]: a consumer is notified of each dropped message once
 @ core.consumers.cursors.gap_reports.tell_dropped
 + tell(broker, consumer, Dropped(first, end.segment_no, end.index, messages))
-told-by-one-server [reported client]: what one server has reported is not notified again when the next one reports it
+told-by-one-server [TOLD client]: what one server has reported is not reported again when the next one reports it
 @ seriatim._core.joining.Joining._takes_join
   known = (self._group_epoch, self.segment, self._server_epoch)
 + self._told = ()

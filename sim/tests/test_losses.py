@@ -245,7 +245,7 @@ def test_readers_of_a_gap_are_told_and_go_on_in_a_new_epoch() -> None:
     with pytest.raises(Violation, match="I8"):
         pair.judge.cursor_written("a-0", ONE, "early", old, CursorRecord(2, 1, 0, "t"))
     pair.judge.cursor_written("a-0", ONE, "early", old, CursorRecord(2, 2, 0, "t"))
-    with pytest.raises(Violation, match="never reported"):
+    with pytest.raises(Violation, match="never notified"):
         pair.judge.final(pair.chain, 0, ["early"])
     pair.judge.gap_told("early", ONE, 1)
     pair.judge.final(pair.chain, 0, ["early"])

@@ -383,7 +383,7 @@ class Joining(State):
     def _tell_gone(self, first: int, end: int, reason: str, messages: int, effects: list[Effect]) -> None:
         """Notify the application of a gap, but for what was reported to it before.
 
-        Rule `told-by-one-server` (reported): what another server has reported is not notified again. Without it:
+        Rule `told-by-one-server` (TOLD): what another server has reported is not reported again. Without it:
           1. Segment 1 is declared lost. The server of segment 2 notifies a consumer of it.
           2. The consumer group continues to segment 3 before a message is acknowledged. Its server does not know what
              was reported, and notifies the consumer of segment 1 again.

@@ -35,7 +35,7 @@ of."""
 def tell_lost(broker: BrokerState, consumer: Consumer, place: Place) -> None:
     """Tell a subscription that all of a segment from a place on is lost, but for what was reported to it before.
 
-    Rule `loss-told-once` (reported): a gap reaches to the end of its segment. Without it:
+    Rule `loss-told-once` (TOLD): a gap reaches to the end of its segment. Without it:
       1. 20 keys are parked, with a message each in segment 1, which is declared lost.
       2. The consumer is notified of 20 gaps, from each of these messages to the end of segment 1.
     """
@@ -53,7 +53,7 @@ def tell_dropped(broker: BrokerState, consumer: Consumer, first: int, end: Place
     For an exclusive consumer this is also the step over these indexes, which it must not miss: it is notified of the
     whole gap, and its client leaves out what was reported to it before.
 
-    Rule `drops-told-once` (reported): a drop and a loss, or a drop of a segment and one of a key's list, may have
+    Rule `drops-told-once` (TOLD): a drop and a loss, or a drop of a segment and one of a key's list, may have
     messages in common. Without it:
       1. Retention drops 2:0 to 2:17. A consumer of a key-ordered group is notified of 18 messages.
       2. 2:12 is in the list of k, and k is passed over it. The consumer is notified of 2:12 again, and counts it twice.
