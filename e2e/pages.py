@@ -178,7 +178,7 @@ class _Terminal:
 
 @dataclass
 class Reader:
-    """An administrator who types the commands of a page: one shell, and more terminals if the page asks for them.
+    """A reader who types the commands of a page: one shell, and more terminals if the page asks for them.
 
     As a context manager, it ends everything that still runs, and takes a local cluster down.
 

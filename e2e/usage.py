@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO, TypeVar
 import structlog
 
 SEED_MAX: Final = 999_999
-"""The largest seed that the programs draw themselves. It has few digits, because administrators type it again."""
+"""The largest seed that the programs draw themselves. It has few digits, because developers type it again."""
 
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
@@ -75,7 +75,7 @@ def log_to(file: TextIO) -> None:
 def read_command_line(program: str, about: str | None, argv: Sequence[str] | None = None) -> None:
     """Print the help if it is asked for, and refuse all other arguments. In both cases the process ends.
 
-    Without it, an administrator who asks for help starts a run of minutes.
+    Without it, a user who asks for help starts a run of minutes.
 
     Args:
         program: The name of the package, such as `e2e.faults`.

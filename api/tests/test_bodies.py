@@ -175,7 +175,7 @@ def test_record_batches_of_other_schemas_are_refused(name: str) -> None:
 
 
 def test_values_with_short_ends_and_long_ones_are_not_mixed_up() -> None:
-    """Large binary has the same nodes and buffers: only its offsets report."""
+    """Large binary has the same nodes and buffers: only its offsets differ."""
     rows = columns(value=pa.array([b"a", b"b", b"c"], pa.large_binary()))
     body = written(pa.RecordBatch.from_pydict(rows), pa.RecordBatch.from_pydict(rows).schema)
     try:

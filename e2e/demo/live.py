@@ -97,7 +97,7 @@ class Scene:
         return []
 
     def more(self) -> str:
-        """What the line of progress reports this demo only."""
+        """What the line of progress shows in this demo only."""
         return ""
 
 

@@ -208,7 +208,7 @@ def _number(text: str) -> int | None:
 
 
 def _moments(row: _Row) -> Iterator[tuple[str, int]]:
-    """Return the events that the file reports one flight, and their minutes."""
+    """Return the events that the file has of one flight, and their minutes."""
     yield "scheduled", row.due_out - SCHEDULE_LEAD_MINUTES
     if row.out is None:
         yield "cancelled", row.due_out

@@ -126,7 +126,7 @@ class Crew:
             worker.tell(poison=poison)
 
     async def guard(self) -> None:
-        """Wait until a process ends that was neither struck nor reported to finish.
+        """Wait until a process ends that was neither struck nor told to finish.
 
         Raises:
             WorkerError: One did.

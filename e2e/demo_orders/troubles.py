@@ -132,7 +132,7 @@ class Troubles:
                 raise SeriatimError(f"the policy was refused on partition {partition.partition}: {partition.error}")
         # Its events are sent when this call has returned. Without that: 1. One process is notified, and gives up an
         # event.
-        # 2. Another process works on the next one of the key, because it has not been reported yet.
+        # 2. Another process works on the next one of the key, because it has not been notified yet.
         self.crew.tell_poison(self.poison[1])
         await asyncio.sleep(TOLD_S)
         self._dead_from = time.monotonic()

@@ -47,7 +47,7 @@ def address_of(host: str) -> IPv4Address | IPv6Address:
 
 
 async def make_topic(client: Client, topic: str) -> None:
-    """Make the topic. If the certificate has just changed, kubelets may not have reported all brokers yet."""
+    """Make the topic. If the certificate has just changed, kubelets may not have brought it to all brokers yet."""
     until = time.monotonic() + CERTIFICATE_S
     while True:
         try:

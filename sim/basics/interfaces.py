@@ -21,7 +21,7 @@ WALL_MS_START = 1_700_000_000_000
 """What the wall clocks of brokers show when a run begins."""
 
 COORDINATOR_TIMEOUT_US = 120_000
-"""This long a bare core waits for an answer of the coordinator."""
+"""How long a bare core waits for an answer of the coordinator."""
 
 Look = Callable[[PartitionId, Callable[[], None]], None]
 """Looks whether the topic of a partition is there, and calls the second argument if it is gone."""

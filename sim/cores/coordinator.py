@@ -1,7 +1,7 @@
 """The coordinator as brokers meet it: answers that take time, get lost, or come before the write is carried out.
 
 The records themselves are linearizable (`MemoryRecords`). A request or its answer may be lost. The coordinator
-may carry out a write after it reported the sender that the outcome is unknown. An outage of the coordinator and a
+may carry out a write after it reported to the sender that the outcome is unknown. An outage of the coordinator and a
 broken connection to it look the same to a broker.
 """
 

@@ -233,7 +233,7 @@ class Network(Paths):
         return End(process, self._session)
 
     def _replace(self, process: Process, other: str, end: End) -> None:
-        """A half-open old link is superseded; its end is reported first."""
+        """A half-open old link is superseded; its end is notified first."""
         old = process.links.get(other)
         if old is not None and old.is_open:
             self._down(old, False)

@@ -10,7 +10,7 @@ from seriatim_broker.core.values.events import AckLevel
 from .options import Options
 
 FEW = 14
-"""This many producers brokers remember in worlds in which they forget some."""
+"""How many producers brokers remember in worlds in which they forget some."""
 
 WITH_PROMISE = (int(AckLevel.REPLICATED), int(AckLevel.REPLICATED_FLUSHED))
 """The ack levels that carry the promise; the second alone outlives the memory of all members."""

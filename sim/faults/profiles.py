@@ -225,7 +225,7 @@ THREE_MEMBERS_SHARE = 0.2
 
 
 SECOND_MEMBER_US = BrokerConfig().second_member_us
-"""This long the first of two started disks waits, as in production, in worlds of complete brokers: a start of a process
+"""How long the first of two started disks waits, as in production, in worlds of complete brokers: a start of a process
 may take a second there. What a later disk knows does not count any more (ADR 0030)."""
 
 

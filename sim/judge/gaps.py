@@ -1,6 +1,6 @@
 """I1 for lost segments: only a segment that is lost, and that an administrator named, is declared lost.
 
-Each consumer group that had not read all of it is reported.
+Each consumer group that had not read all of it is notified.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What administrators were notified of keys that wait: J2.
+"""What administrators heard of keys that wait: J2.
 
 J2  a key that was said to be parked is given out only after an administrator released it or passed over its first
     message; what was said to be passed over is not given out; a key that was said to be released is not parked as
@@ -17,7 +17,7 @@ _On = tuple[str, PartitionId]
 
 
 class Parked:
-    """Compares each grant with what administrators asked and were reported."""
+    """Compares each grant with what administrators asked and heard."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen

@@ -118,7 +118,7 @@ rebuilt-goes-back [keyed-further]: after a rebuild, a server that lacks the cont
 @ core.control.rebuild.plan_cursor
 - handoff = UNKNOWN_HAND_OVER if known.mode.is_keyed and not known.at_most_once else NO_HAND_OVER
 + handoff = NO_HAND_OVER
-drop-is-no-ack [+ I1 I2 I8 crossings]: a drop that consumers were reported stays noted until a later message counts
+drop-is-no-ack [+ I1 I2 I8 crossings]: a drop that consumers heard of stays noted until a later message counts
 @ core.state.ledger.Ledger.note_dropped
 - self.untold_token = max(token, 1)
 + self.untold_token = self.dropped_from = self.dropped_position = 0

@@ -65,7 +65,7 @@ class Edit:
         last = "+"
         for line in lines:
             mark = line[0]
-            if last == "+" != mark or not self.texts:  # old text after it new text begins the next pair
+            if last == "+" != mark or not self.texts:  # old text after new text begins the next pair
                 self.texts.append(([], []))
             for texts, other in zip(self.texts[-1], "+-", strict=True):
                 if mark != other:

@@ -2,7 +2,7 @@
 
 Rules that overlap: no checker notices if the fence at start alone is removed, or the voiding alone. A member run takes
 batches only in a segment that it opened itself ("active" is not kept on the disk), and opens only what it prepared
-itself. `start-fence` removes the rule after both: a member run continues with what an earlier one opened. `voided`
+itself. `start-fence` removes the rule backing both: a member run continues with what an earlier one opened. `voided`
 removes voiding with both checks of the member run.
 """
 

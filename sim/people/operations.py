@@ -37,7 +37,7 @@ EARLY_SHARE = 0.5
 """So often a consumer of the group's own mode begins while the group has another one."""
 
 EARLY_US = 200_000
-"""This long before administrators give the group its own mode again."""
+"""How long before administrators give the group its own mode again."""
 
 TRIES_MAX = 5
 """So often an administrator asks, unless the group must be resumed."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .clients import Clients
 
 ANSWER_US: Final = 400_000
-"""This long a request waits for its answer."""
+"""How long a request waits for its answer."""
 
 
 class Forwards:

@@ -27,7 +27,7 @@ BATCH_US_MAX = 100_000
 """How long a batch may take when all faults are over, with slow disks and nothing else in flight."""
 
 AWAY_US = (500_000, 3_000_000)
-"""This long a consumer group is without consumers: longer than its delays, and than administrators and brokers take for
+"""How long a consumer group is without consumers: longer than its delays, and than administrators and brokers take for
 most."""
 
 CHANGING_US = 50_000

@@ -1,4 +1,4 @@
-"""The same seed is the same run: reported or not, and in every process."""
+"""The same seed is the same run: traced or not, and in every process."""
 
 from __future__ import annotations
 

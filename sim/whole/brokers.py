@@ -383,7 +383,7 @@ class RuntimeProcess:
         self._schedule.after(0, self._cluster.start_failed, self.broker, error)
 
     def stop(self, stopped: Callable[[], None]) -> None:
-        """End cleanly: hand over, then close; `stopped` is reported."""
+        """End cleanly: hand over, then close; `stopped` is called."""
         self.is_stopping = True
         self.loop.call_soon(self._begin_stop, stopped)
 

@@ -72,7 +72,7 @@ def key_to_text(key: bytes) -> str:
 
 
 def key_from_text(text: str) -> bytes:
-    """The key that an administrator typed, as `key_to_text` writes it. The empty text is the empty key.
+    """The key that a user typed, as `key_to_text` writes it. The empty text is the empty key.
 
     Raises:
         ValueError: It is no text of a key. The error says what to write.
@@ -105,7 +105,7 @@ def name_to_text(name: bytes) -> str:
 
 
 def name_from_text(text: str) -> bytes:
-    """The name of the key that an administrator typed, as `name_to_text` writes it.
+    """The name of the key that a user typed, as `name_to_text` writes it.
 
     Raises:
         ValueError: It is no text of a key. The error says what to write.

@@ -1,4 +1,4 @@
-"""What a reader of a partition was reported as gone: ranges of offsets, so that no offset is reported twice.
+"""What was reported to a reader as gone: ranges of offsets, so that no offset is reported twice.
 
 The same loss is found in several ways. A segment is declared lost after messages that retention dropped; lists of keys
 have messages in it; and the next server reports all that its record notes. So brokers and clients keep what they

@@ -122,7 +122,7 @@ def end_process(error: BaseException) -> None:
 
 @dataclass(slots=True)
 class _Disk:
-    """The data directory, after the interface that `runtime.membership` wants."""
+    """The data directory, as seen through the interface that `runtime.membership` wants."""
 
     directory: DataDirectory
     storage: RocksSettings
@@ -664,7 +664,7 @@ class Broker:
         )
 
     def _end_without_directory(self, problem: str) -> None:
-        """End this member run at once, because a stop cleanly would write to a directory that is gone."""
+        """End this member run at once, because a clean stop would write to a directory that is gone."""
         error = RunOverError(
             f"{problem}. Messages that were acknowledged as replicated are on other members too. This broker ends, "
             "because nothing that it wrote from now on could be read again. Remedy: if the disk can be brought back, "

@@ -91,7 +91,7 @@ async def until(condition: Callable[[], Awaitable[bool]], within_s: float) -> No
 
 
 class _ServerHarness:
-    """What a server after an address has in common."""
+    """What servers at an address have in common."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -370,7 +370,7 @@ def test_any_request_is_carried_out_or_refused(messages: list[object], compact_a
 
 
 def _raw(directory: Path, writes: dict[bytes, bytes]) -> None:
-    """Write into a database after the coordinator's back."""
+    """Write into a database without the coordinator's knowledge."""
     database = Rdict(str(directory), Options(raw_mode=True))
     batch = WriteBatch(raw_mode=True)
     for key, value in writes.items():

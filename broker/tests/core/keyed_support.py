@@ -176,7 +176,7 @@ class KeyedServing(Serving):
         self.do(ev.ConsumerNack(STREAM, 1, run.token, run.offsets[at], delay_ms, "no", is_last))
 
     def void(self) -> list[int]:
-        """The tokens that consumers were reported are void."""
+        """The tokens that consumers were given are void."""
         return [token for event in self.delivered(fx.TokensVoid) for token in event.tokens]
 
     def rows(self) -> dict[bytes, bytes]:

@@ -94,7 +94,7 @@ class Operated(Serving):
         return answer
 
     def refusal(self) -> errors.SeriatimError:
-        """The error that the administrator is reported."""
+        """The error that is reported to the administrator."""
         error = self.told().error
         assert error is not None
         return error

@@ -63,7 +63,7 @@ YEAR_MS = 365 * 86_400_000
 LISTED = offsets([0, 1])
 BEGIN, END = "<!-- rows of test_key_state_table.py begin -->\n", "<!-- rows of test_key_state_table.py end -->\n"
 HEAD = (
-    "| key | what happens | consumers are notified | then the key's first message is | listed as | lag | alert |\n"
+    "| key | what happens | consumers are notified of | then the key's first message is | listed as | lag | alert |\n"
     "|---|---|---|---|---|---|---|\n"
 )
 
@@ -306,7 +306,7 @@ def observed(state: str, event: str, when: str) -> Row:
 
 
 def _lost_with_its_ledger() -> Row:
-    """What a consumer group is notified whose segment is lost, with all that was known of its keys."""
+    """What a consumer group hears whose segment is lost, with all that was known of its keys."""
     bench = Waiting({})
     bench.read_chain(declare_lost(bench.chain, 2))
     bench.join()

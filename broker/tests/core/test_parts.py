@@ -1,4 +1,4 @@
-"""The parts of the core have an order, so that an administrator can change one part without knowing the whole."""
+"""The parts of the core have an order, so that a developer can change one part without knowing the whole."""
 
 from __future__ import annotations
 

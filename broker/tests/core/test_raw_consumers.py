@@ -87,7 +87,7 @@ def raw(keys: str = "aab", **options: Any) -> tuple[Raw, KeyedServing]:
 
 
 def void(told: list[broker_pb2.DeliveryEvent]) -> list[tuple[int, ...]]:
-    """The tokens that the client was named are void, each time for the typed reason."""
+    """The tokens that the client was given are void, each time for the typed reason."""
     assert all(event.tokens_void.error.number == NotActiveError.number for event in told if event.tokens_void.tokens)
     return [tuple(event.tokens_void.tokens) for event in told if event.HasField("tokens_void")]
 

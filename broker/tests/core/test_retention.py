@@ -417,7 +417,7 @@ def test_dropped_segment_is_left_when_its_reader_leaves() -> None:
     bench = working()
     bench.do(ev.ConsumerLeave(1, 1))
     goes_on(bench)
-    assert drops(bench) == [(make_offset(1, 0), 5, 5)], "the next one is reported"
+    assert drops(bench) == [(make_offset(1, 0), 5, 5)], "the next one is notified"
     assert crossings(bench) == [2]
 
 

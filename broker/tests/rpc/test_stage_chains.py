@@ -76,7 +76,7 @@ class Cluster:
 
 @pytest.mark.parametrize("known", [chain_of(2, OWN, OTHER), chain_of(2, OWN, OTHER, OTHER)])
 async def test_what_the_known_chain_does_not_have_is_looked_for_in_the_newest(known: Any) -> None:
-    """This broker has the first segment, so no broker reported it of the third segment, or where the batch is by
+    """This broker has the first segment, so no broker notified it of the third segment, or where the batch is by
     now."""
     cluster = Cluster(known, chain_of(9, OWN, OTHER, THIRD))
     assert (await cluster.staging.read(STAGED)).body == b"x"

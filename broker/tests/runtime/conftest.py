@@ -1,4 +1,4 @@
-"""A coordinator for tests: the embedded one, in this process, after the adapter that production uses."""
+"""A coordinator for tests: the embedded one, in this process, under the adapter that production uses."""
 
 from __future__ import annotations
 

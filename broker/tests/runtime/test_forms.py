@@ -1,4 +1,4 @@
-"""How a form is added and dropped again, reported with one that does not exist (docs/contributing/formats.md)."""
+"""How a form is added and dropped again, shown with one that does not exist (docs/contributing/formats.md)."""
 
 from __future__ import annotations
 

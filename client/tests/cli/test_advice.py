@@ -58,7 +58,7 @@ def test_the_cause_of_an_unreachable_broker_is_not_buried(details: str | None, r
 
 
 class _Keyboard(io.StringIO):
-    """A terminal without an administrator at the keyboard."""
+    """A terminal without a user at the keyboard."""
 
     def isatty(self) -> bool:
         return True

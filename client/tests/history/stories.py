@@ -1,4 +1,4 @@
-"""Histories reported in words, and tables of them with what must be found in each.
+"""Histories described in words, and tables of them with what must be found in each.
 
 A story is a row of steps, as `keyed 3; done 1 9; came 0 10`. A step is a method of `Story` and its arguments. `T7` is a
 token of the second server of a partition, `2T7` one of the third; `again` marks a message `maybe_repeated`.
@@ -35,7 +35,7 @@ def bytes_of(key: str | None) -> bytes | None:
 
 
 class Story(MemoryHistory):
-    """A history reported step by step; each step takes a second. Message n is at `1:n` unless a step says where it is.
+    """A history described step by step; each step takes a second. Message n is at `1:n` unless a step says where it is.
 
     In a group by key, messages with even numbers have the key a, and odd ones the key b.
     """

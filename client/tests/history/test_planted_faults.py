@@ -93,7 +93,7 @@ stored twice, and the second place skipped: ok
 stored twice, and another place skipped: misplaced
     sent 0; ok 0 2:0; came 0 1:7; skips 2:1 2:2; ends g
     and message 0
-stored twice, and another group reported to skip: misplaced
+stored twice, and another group told to skip: misplaced
     sent 0; ok 0 2:0; came 0 1:7; skips 2:0 2:2 h; ends g
     and message 0
 delivered from another partition: misplaced

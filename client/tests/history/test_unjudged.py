@@ -38,7 +38,7 @@ a rewind leaves nothing out: lost
     each 4; reads 0 1 2 3; moved rewind 1:1; reads 2 3
 a rewind explains no repeat before it: repeated
     each 4; reads 0 1 2 2 3; moved rewind 1:0; reads 0 1 2 3
-a rewind to the time before the group puts messages that follow, in their order: ok
+a rewind to the time before the group puts messages later, in their order: ok
     each 6; reads 4 5; moved rewind 1:0; reads 0 1 2 3 4 5
 a rewind to the time before the group, another order: reordered_producer reordered_offset reordered_realtime
     each 6; reads 4 5; moved rewind 1:0; reads 0 2 1 3 4 5

@@ -41,7 +41,7 @@ class Measured:
     """What one run of a workload gave.
 
     Attributes:
-        values: Each measure's value, in the unit that its name reports.
+        values: Each measure's value, in the unit that its name gives.
         latencies: The histograms, by what they count.
         used: What each role used.
         messages: The messages that were sent and acknowledged while `used` was counted.

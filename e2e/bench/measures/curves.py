@@ -79,6 +79,6 @@ def _depth(share: float) -> float:
 
 
 def _shares_of(count: int) -> list[float]:
-    """Shares at equal steps of the axis, as far as one of this many messages reports anything."""
+    """Shares at equal steps of the axis, as far as one of this many messages says anything."""
     end = min(_depth(SHARES[-1]), math.log10(max(count, 10)))
     return [100 * (1 - 10 ** -(end * step / POINTS)) for step in range(POINTS + 1)]

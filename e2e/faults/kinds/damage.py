@@ -143,7 +143,7 @@ class BitFlip(Fault):
         return next(name for name in names if name != self._struck)
 
     async def heal(self, scene: Scene) -> None:
-        """Start the member again. If it was refused, give it a new, empty disk, as its message notifies the
+        """Start the member again. If it was refused, give it a new, empty disk, as its message advises the
         operator."""
         if not self._struck:
             return

@@ -108,7 +108,7 @@ class Running:
     place: Place = "proxy"
 
     async def stop(self, *, keep: bool) -> None:
-        """End the cluster. With `keep`, its logs and data stay, so that an administrator can look into a failure."""
+        """End the cluster. With `keep`, its logs and data stay, so that a developer can look into a failure."""
         try:
             await self.cluster.stop()
         finally:

@@ -207,7 +207,7 @@ class Features:
         self._is_by_key = {IN_ORDER: False, BY_KEY: True, LETTERS: True}
         self._skipped: dict[str, int] = {}  # the group need not see lower numbers than this
         self._is_published = False
-        self._gone: set[tuple[int, int, int]] = set()  # (partition, start, end): what range reads were reported
+        self._gone: set[tuple[int, int, int]] = set()  # (partition, start, end): what range reads heard of
         self._number = FIRST
         self._is_over = asyncio.Event()
         self._readers: dict[str, asyncio.Task[None]] = {}

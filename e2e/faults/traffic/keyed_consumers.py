@@ -37,7 +37,7 @@ KILLED_AFTER_S: Final = (0.8, 2.5)
 """A process is killed after this many seconds, and replaced. Then the next one is."""
 
 KILLS_MAX: Final = 2
-"""This many processes end in a case at most, those that a handler ends included: a new one takes a second to start."""
+"""At most this many processes end in a case, those that a handler ends included: a new one takes a second to start."""
 
 CRASH_AFTER: Final = (50, 300)
 """A handler ends the first process when it was called so often, from when all consumers have joined."""

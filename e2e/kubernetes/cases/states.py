@@ -1,4 +1,4 @@
-"""What administrators and Prometheus are notified while etcd's majority or the operator is away, and whether the pages
+"""What administrators and Prometheus hear while etcd's majority or the operator is away, and whether the pages
 have all metrics that alerts and dashboards name.
 """
 

@@ -1,4 +1,4 @@
-"""An administrator who asks a program for help gets it, and no run begins."""
+"""A user who asks a program for help gets it, and no run begins."""
 
 from __future__ import annotations
 

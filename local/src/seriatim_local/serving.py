@@ -89,7 +89,7 @@ async def _standalone(data: Path, host: str, port: int, admin_listen: str) -> No
                     "slot": slot,
                     "data": data / f"g0-{slot}",
                     "listen": f"{host}:{port + slot}",
-                    "link_listen": f"{host}:0",  # the broker reports the other one which port it got, and
+                    "link_listen": f"{host}:0",  # the broker tells the other one which port it got, and
                     "stream_listen": f"{host}:0",  # clients
                     "coordinator": running.address,
                     "stop_deadline_s": 0,  # there is no other broker group to hand over to

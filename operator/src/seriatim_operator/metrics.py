@@ -45,7 +45,7 @@ GOOD: Final = {
     "StorageBound": "True",
     "Whole": "True",
 }
-"""The status that each type of condition should have. The other types say what continues, and have no such status."""
+"""The status that each type of condition should have. The other types say what happens, and have no such status."""
 
 PASS_BOUNDS_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0)
 

@@ -1,4 +1,4 @@
-"""Objects that an older definition let in: they are notified, keep what their status remembers, and are left alone."""
+"""Objects that an older definition let in: they are reported, keep what their status remembers, and are left alone."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class MemoryBrokers:
             raise UnknownGroupError(f"no group {group!r}", group=group)
         return self.groups[topic, group]
 
-    # ---- what happens after the operator ----
+    # ---- what happens without the operator ----
 
     def put(
         self, name: str, partitions: int, settings: records_pb2.TopicSettings | None = None, incarnation: str = ""

@@ -41,7 +41,7 @@ session.stop()
 
 
 def _properties() -> dict[str, str]:
-    """What the chart notifies each driver, except what comes from its values."""
+    """What the chart gives each driver, except what comes from its values."""
     template = (ROOT / "templates" / "spark" / "_pipeline.tpl").read_text()
     lines = template.split('define "seriatim.spark.properties"')[1].split("{{- end }}")[0].splitlines()
     return dict(line.split(" ", 1) for line in lines if line.startswith("spark.") and "{{" not in line)

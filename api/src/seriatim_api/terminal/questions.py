@@ -1,4 +1,4 @@
-"""Asks an administrator a question on the terminal. The commands `seriatim` and `kubectl seriatim` share it.
+"""Asks a user a question on the terminal. The commands `seriatim` and `kubectl seriatim` share it.
 
 It waits for the answer on the event loop and not in a thread. A thread that reads the terminal cannot be interrupted,
 so Ctrl-C would end the command only after the next Enter.

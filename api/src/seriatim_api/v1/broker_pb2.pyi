@@ -452,7 +452,7 @@ class Join(_message.Message):
     on_demand: _builtins.bool
     """not in exclusive mode: nothing is granted before the first Demand"""
     spread_over: _builtins.int
-    """In exclusive mode: the consumer reads all partitions of the topic, as many as it knows of. 0: it does not. Then no
+    """In exclusive mode: the consumer reads all partitions of the topic, and knows of this many. 0: it does not. Then no
     partition is given to it that another consumer reads.
     """
     partition: _builtins.int

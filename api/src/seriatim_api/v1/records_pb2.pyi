@@ -623,7 +623,7 @@ class SegmentRecord(_message.Message):
     sealed_bytes: _builtins.int
     """of all batches below sealed_len, those that are gone too"""
     producers_max: _builtins.int
-    """this many producers its table remembers"""
+    """how many producers its table remembers"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]:
         """the first is the master"""

@@ -560,7 +560,7 @@ def _tell_unknown(plan: Plan, external: Sequence[str]) -> None:
         )
         plan.unknown.append(
             "writers: whether all partitions have the last publication of each. So a program that opens its writer is "
-            "reported the sequence below the last one, and publishes the last one again, which repeats no row"
+            "given the sequence below the last one, and publishes the last one again, which repeats no row"
         )
         plan.unknown.append(
             "writers that the partitions have forgotten, because many others published since: their programs "

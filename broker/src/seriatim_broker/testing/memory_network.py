@@ -188,7 +188,7 @@ class MemoryNetwork(Paths):
 
     def ended(self, broker: str, *, silent: bool) -> None:
         """End the process at an address. With `silent` its machine goes down too, so that its peers are not
-        reported."""
+        notified."""
         self._posts.pop(broker, None)
         self._refuses[broker] = not silent
         for dialer in [dialer for dialer in self._dialers if dialer.at == broker]:

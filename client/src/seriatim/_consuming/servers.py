@@ -39,7 +39,7 @@ class Servers:
     _failed: Callable[[BaseException], Any]
     _mode: records_pb2.ConsumerMode.ValueType = records_pb2.CONSUMER_MODE_EXCLUSIVE
     _questions: set[asyncio.Task[None]] = field(default_factory=set)
-    _untold: dict[int, str] = field(default_factory=dict)  # why brokers could not notify the server, by partition id
+    _untold: dict[int, str] = field(default_factory=dict)  # why brokers could not name the server, by partition id
     _is_over: bool = False
 
     def why_untold(self, partition_id: int) -> str:

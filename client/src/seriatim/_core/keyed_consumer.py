@@ -377,7 +377,7 @@ class KeyedPartitionConsumer(Joining):
         del self.grants[event.token]
         self._started.pop(event.token, None)
         effects.append(GrantsEnded((event.token,)))
-        # What fails while the consumer is on its way to the next server is notified there.
+        # What fails while the consumer is on its way to the next server is reported there.
         # Without it: 1. The consumer group moves to the next segment, and the grants with it. 2. The application fails
         # on k:5 before the consumer has joined there. 3. The consumer extends the grant for ever.
         self._plan(now_us)
@@ -452,7 +452,7 @@ class KeyedPartitionConsumer(Joining):
             self._send_demand(effects)
 
     def _claim(self, now_us: int, effects: list[Effect]) -> None:
-        """Notify the server of the next segment which grants continue, and repeat what was not confirmed."""
+        """Report to the server of the next segment which grants continue, and repeat what was not confirmed."""
         assert self._stream is not None
         for number, tokens, offsets in self._unconfirmed:
             effects.append(SendAcks(self._stream, self.subscription, number, tokens, offsets, ()))

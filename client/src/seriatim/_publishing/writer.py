@@ -185,7 +185,7 @@ class Writer(Closing):
 
         Raises:
             WriterFencedError: Another program has opened the writer since. If this publication was decided before, the
-                brokers finish it, and that program was reported its sequence.
+                brokers finish it, and that program got its sequence.
             UnknownWriterError: The writer was deleted since, or never opened.
             WriterOwnedError: Another owner uses the writer.
             PublicationDiffersError: This sequence was published with other rows.

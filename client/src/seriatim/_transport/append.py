@@ -229,7 +229,7 @@ class AppendLink:
         self._offer_room()
 
     def _offer_room(self) -> None:
-        """Report as many waiting users as can be served that there is room. They cut in the next turn of the loop."""
+        """Notify as many waiting users as can be served that there is room. They cut in the next turn of the loop."""
         count = len(self._unanswered)
         if self.has_room:
             _offer(self.waiting_for_room, self._batches_max - count)

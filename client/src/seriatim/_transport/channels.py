@@ -156,7 +156,7 @@ class Channels:
             async with asyncio.timeout(COLD_S):
                 if channel.get_state() is grpc.ChannelConnectivity.IDLE:
                     # Wait for one change only, and not for another state: on a busy machine the channel may connect and
-                    # lose its connection before we are reported, and then it is IDLE again.
+                    # lose its connection before we are notified, and then it is IDLE again.
                     await channel.wait_for_state_change(grpc.ChannelConnectivity.IDLE)
                 # After an attempt to connect it becomes READY. Only from there, perhaps unseen, it becomes IDLE again.
                 await _wait_for(channel, lambda state: state in _ONCE_CONNECTED)

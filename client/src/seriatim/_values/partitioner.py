@@ -3,7 +3,7 @@
 With a key: CRC-32C of the key, modulo the number of partitions. CRC-32C spreads keys evenly, because each output bit
 depends on all input bits. It is a checksum that Seriatim needs anyway, and costs one processor instruction for eight
 bytes. It has one definition in every language, so a client in another language can compute it bit for bit. It does not
-protect against an administrator who chooses keys with malice. No hash with a public seed does.
+protect against an attacker who chooses keys with malice. No hash with a public seed does.
 
 Without a key: messages go to one partition until its batch is full or is sent, then to the next partition. So there are
 large batches for few partitions, and not small ones for all.

@@ -85,7 +85,7 @@ class Message(NamedTuple):
         topic: The topic's name.
         partition: The partition's number in the topic.
         offset: The message's offset in the partition, in 63 bits: the segment's number and the index in it. Offsets
-            order like the log. `place` shows it to administrators.
+            order like the log. `place` shows it to humans.
         key: The key; None if it was sent without one.
         value: The payload.
         timestamp_ms: The time that the sender gave, or the time of the send, in ms since 1970.

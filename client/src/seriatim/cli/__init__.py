@@ -1,4 +1,4 @@
-"""The command `seriatim`: an administrator uses a cluster from a terminal.
+"""The command `seriatim`: a user works with a cluster from a terminal.
 
 It uses only the client's public names. It finds commands of other packages (`broker`, `coordinator`, `standalone`,
 `cluster`) through the entry-point group `seriatim.commands`, and imports nothing of these packages.

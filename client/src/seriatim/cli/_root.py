@@ -229,7 +229,7 @@ _IN_A_CLONE: Final = {
 
 
 def expected_error(error: BaseException) -> SeriatimError | OSError | None:
-    """The error that an administrator can do something about, also if a task group wrapped it. None: it is a bug."""
+    """The error that a user can do something about, also if a task group wrapped it. None: it is a bug."""
     if isinstance(error, SeriatimError | OSError):
         return error
     if isinstance(error, BaseExceptionGroup):

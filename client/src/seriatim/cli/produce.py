@@ -68,7 +68,7 @@ class ProduceOptions:
     size_bytes: int | None
     verbose: bool
     typed: bool = False
-    """Whether an administrator types the messages. Meanwhile no live line is shown, because it would run into what is
+    """Whether a user types the messages. Meanwhile no live line is shown, because it would run into what is
     typed."""
 
 

@@ -47,7 +47,7 @@ nack       `g`, `c`, `t`, `q`, `o`, `u`: the consumer failed on this message, an
 void       `g`, `c`, `t`, `q`, `u` list of tokens: the consumer knows that these grants have ended
 parked     `g`, `t`, `q`, `y` key, `o` its first offset, `n` its messages, `x` state: a broker listed this key
 dead       `g`, `t`, `q`, `o`, `m`, `w` where it is stored, `r`: a dead letter of this message, as it says itself
-administrator     `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop`, `move` or `delete`), `o`, `y`,
+`person`   `g`, `t`, `q`, `x` (`release`, `skip`, `dead_letter`, `replay`, `drop`, `move` or `delete`), `o`, `y`,
            `done` (1: the answer came): what an administrator did. Of a `move` also `d`: `rewind` to `o`, `skip` from
            `o` to `z`, or another `mode`, which explains everything before its answer came
 topic      `t`, `x` (`delete` or `publish`): a program deletes the topic, or publishes rows in it
@@ -112,7 +112,7 @@ stuck               a message without outcome, or a group that did not drain
 ==================  ==================================================================================================
 
 A message that was stored twice after an UNSETTLED segment is delivered from its first place. The acknowledgement has
-the second place. The message is not misplaced if the server reported the group to skip the second place. By token the
+the second place. The message is not misplaced if the server told the group to skip the second place. By token the
 server reports nothing of that. Then the first place must be in an earlier segment, and the message must not come from
 the second place.
 

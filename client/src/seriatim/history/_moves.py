@@ -83,7 +83,7 @@ class Moves:
     def owed_after(self, offset: int) -> Move | None:
         """The last rewind after which the message at an offset must come again.
 
-        None: there is none whose answer came, or a move that may have been later left the next message.
+        None: there is none whose answer came, or a move that may have been later left the message behind.
         """
         rewinds = [move for move in self._known if move.way == f.REWIND and move.to <= offset and move.until < math.inf]
         last = max(rewinds, key=lambda move: move.begun, default=None)

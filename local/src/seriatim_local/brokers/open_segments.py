@@ -54,4 +54,4 @@ async def open_members(
         else:
             segment = record.segments[-1]
             return segment.group, tuple(member.broker for member in segment.members)
-    raise UnavailableError(f"no broker could notify the members of {topic}/{partition}: {last.message}") from last
+    raise UnavailableError(f"no broker could name the members of {topic}/{partition}: {last.message}") from last

@@ -303,7 +303,7 @@ class Store:
             self._writing = group
             await self._loop.run_in_executor(self._thread, self._disk.commit, batch)
             if self._failure is not None:
-                return  # `_fail` has reported the waiters
+                return  # `_fail` has notified the waiters
             self._writing = None
             self.durable_revision = batch.revision
             group.done.set_result(None)

@@ -74,7 +74,7 @@ class Direction:
 
     Attributes:
         held: Whether this direction is held, so that nothing moves.
-        finished: Whether the sender has closed and the receiver was reported.
+        finished: Whether the sender has closed and the receiver was notified.
         forwarded_bytes: Bytes that the receiver's socket took, or that wait in `_rest`.
     """
 

@@ -48,7 +48,7 @@ have changed."""
 
 CALL_S = 8.0
 MEMBERS_S = 4.0
-"""Seconds in which brokers notify the members. If two of them need longer, etcd does not answer them, and
+"""Seconds in which brokers name the members. If two of them need longer, etcd does not answer them, and
 administrators are told that within 10 s of its loss."""
 
 PAUSE_S = 0.1

@@ -1,4 +1,4 @@
-"""Reports claims without a Broker whether they are proved to be former disks. Only then one may be deleted.
+"""Reports which claims without a Broker are proved to be former disks. Only then one may be deleted.
 
 A claim without a Broker is not yet a former disk. The Brokers are deleted with the cluster object or with the
 definitions, and with `deletionPolicy: Retain` the claims stay, with all messages of the cluster.
@@ -13,7 +13,7 @@ from .look import Look
 
 
 def check_former_disks(look: Look) -> list[Finding]:
-    """Report each claim without a Broker whether its disk is proved to be useless."""
+    """Report for each claim without a Broker whether its disk is proved to be useless."""
     held = {broker.name for broker in look.brokers}
     return [_tell(look, name) for name in sorted(set(look.claims) - held)]
 

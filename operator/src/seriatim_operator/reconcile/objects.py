@@ -160,7 +160,7 @@ class Writer(StatusWriter):
     async def may_release(self, manifest: Manifest, surroundings: Surroundings) -> bool:
         """Whether the finalizer may be removed.
 
-        If the cache has no cluster, the API is asked. Otherwise a cache that is after could let an object go before
+        If the cache has no cluster, the API is asked. Otherwise a cache that is behind could let an object go before
         its data.
         """
         return surroundings is not Surroundings.GONE or not await self._is_cluster_there(manifest)

@@ -582,7 +582,7 @@ def _etcd_troubles(observed: Observed, all_ready: bool) -> list[tuple[str, str]]
     pods = [pod for broker in brokers if (pod := observed.pods.get(broker.name)) is not None]
     waiting = [pod.says for pod in pods if WAITS_FOR_COORDINATOR in pod.says]
     remedy = "check that etcd runs, that spec.etcd.endpoints are right, and that the network lets brokers reach it"
-    if waiting and not all_ready and observed.members is None:  # those that have etcd notify the members
+    if waiting and not all_ready and observed.members is None:  # those that have etcd name the members
         return [("EtcdUnreachable", f"{waiting[0]}: {remedy}")]
     if observed.is_etcd_silent:
         return [

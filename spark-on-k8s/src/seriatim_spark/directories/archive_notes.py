@@ -52,7 +52,7 @@ class Note:
 
     @property
     def excuses(self) -> bool:
-        """Whether the messages after `reached` are repeats, as far as offsets report their number."""
+        """Whether the messages after `reached` are repeats, as far as offsets show their number."""
         mask = (1 << INDEX_BITS) - 1
         same = self.reached >> INDEX_BITS == self.end >> INDEX_BITS
         return self.passed == self.end - self.reached if same else self.passed >= self.end & mask

@@ -100,7 +100,7 @@ def sink_of(given: Mapping[str, Any], source: Mapping[str, str]) -> dict[str, st
     for pair in given["to_more"]:
         name, separator, value = pair.partition("=")
         if not separator or name.lower() not in {known.lower() for known in SINK_NAMES}:
-            # Never show the text after it the sign: it may be a key, and logs show this message.
+            # Never show the text after the sign: it may be a key, and logs show this message.
             shown = f"there is no option {name[:80]!r}" if separator else "there is no = in it"
             raise click.UsageError(f"--to-option is NAME=VALUE, and {shown}; the names are {', '.join(SINK_NAMES)}")
         found[name] = value

@@ -112,7 +112,7 @@ def plan_writer(name: str, current: WriterRecord, known: Mapping[bytes, WriterRe
 
     Rule `rebuilt-sequence` (P2): the record has the highest sequence that brokers know. Without it:
       1. A program publishes 7. The coordinator is restored as it was when 6 was the last one.
-      2. The program opens the writer, and is reported 6. It has other rows by now, and publishes them as 7.
+      2. The program opens the writer, and is sent 6. It has other rows by now, and publishes them as 7.
       3. The masters have rows of 7 already, and append nothing. The program is answered ok.
     """
     own = known.get(current.producer)

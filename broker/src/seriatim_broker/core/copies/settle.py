@@ -251,7 +251,7 @@ def on_timer(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
-    """A member is linked: report it the tail here if tails are compared, and ask it again to store the tail copy."""
+    """A member is linked: send it the tail here if tails are compared, and ask it again to store the tail copy."""
     for no, settlement in list(partition.settling.items()):
         settlement.answered.pop(member, None)
         compares = partition.logs[no].suspect or _may_be_older(partition, no)

@@ -51,7 +51,7 @@ def problem(broker: BrokerState, partition: Partition, chain: Chain | None, dele
         return f"it has no record of {name}, of which this broker knows epoch {known.epoch}" if floor.epoch else ""
     # Rule `told-floor` (I7): a record that a member reported before the read began counts, even if its changes could
     # not be applied here. Without it:
-    #   1. Segment 4 is opened. Every other broker is notified changes that it cannot apply, and reads the coordinator.
+    #   1. Segment 4 is opened. Every other broker is sent changes that it cannot apply, and reads the coordinator.
     #   2. An older copy is restored before the answers arrive. These brokers believe what they read.
     #   3. They open segment 4 again, while the one broker that has the record says that it was lost.
     if chain.epoch < floor.epoch:

@@ -419,7 +419,7 @@ def give_up(partition: Partition, told: Chain) -> None:
     Called if the changes cannot be applied, because this member does not know the record that they continue.
     """
     # Rule `changes-end-a-right` (SERVER). Without it:
-    #   1. The new server reports the old one what changed, and waits until it has answered a later heartbeat.
+    #   1. The new server sends the old one what changed, and waits until it has answered a later heartbeat.
     #   2. The old server cannot apply the changes and asks the coordinator. It answers the heartbeat meanwhile.
     #   3. The new server refuses the old one no longer, and both deliver (I4).
     for segment in told.segments:

@@ -26,7 +26,7 @@ def tell(broker: BrokerState, partition: Partition, name: str, *must: int) -> No
     Args:
         broker: This broker.
         partition: Its chain record must be known, from this member run or from the disk.
-        name: The name of the broker to report.
+        name: The name of the broker to notify.
         must: Numbers of segments to include, even if they changed long ago.
     """
     chain = partition.decided

@@ -22,12 +22,12 @@ class Consumer(State):
         subscription: Its number on the stream.
         was_active: It was active before this server served the consumer group.
         was_standby: Another consumer was active then.
-        spread_over: It reads all partitions of the topic, as many as it knows of; 0: it counts for no spread.
+        spread_over: It reads all partitions of the topic, and knows of this many; 0: it counts for no spread.
         number: With `spread_over`: the partition's number in the topic.
         mode: The mode that it asks for.
         in_flight_max: Maximum number of messages that are granted to it and not acknowledged.
         run_max: Maximum number of messages that are in one of its grants; 0: no limit of its own.
-        demand: This many more messages it asks for; None: as many as `in_flight_max` allows.
+        demand: How many more messages it asks for; None: as many as `in_flight_max` allows.
         in_flight: How many messages are granted to it and not acknowledged.
         read_serial: The serial of the read of messages for it; 0: none is under way.
         ack_number: The number of its last request with acknowledgements.
@@ -101,7 +101,7 @@ class Given(State):
     ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of grants that are over
     below: int = 0  # the present grant has given all below; 0: nothing yet
     sent_to: tuple[int, int] = (0, 0)  # stream and subscription of the consumer that was active last
-    sent_below: int = 0  # the end of the last message that was sent to it; what it was only reported of does not count
+    sent_below: int = 0  # the end of the last message that was sent to it; what it was only notified of does not count
 
 
 @dataclass(slots=True, eq=False)

@@ -83,7 +83,7 @@ class Ledger(State):
         notified.
 
         Rule `drop-is-no-ack` (J6): it stays noted, also on disks, until a message counts that was given later. So a
-        consumer that came later, or the next server's consumers, are reported again. Without it:
+        consumer that came later, or the next server's consumers, are notified again. Without it:
           1. Retention drops the messages from 1:0 to 1:99. The only consumer is notified, and its connection is broken.
           2. The next consumer is given 1:100, and no consumer ever hears of the drop.
         """

@@ -79,7 +79,7 @@ class Outbox(State):
         self.marks.append(Send(member.broker, message))
 
     def when_stored(self, partition: PartitionId, kind: StoredFor, segment_no: int, serial: int = 0) -> None:
-        """Report the part `kind` of the core when all writes up to the end of this step are durable."""
+        """Notify the part `kind` of the core when all writes up to the end of this step are durable."""
         self.marks.append(Stored(partition, kind, segment_no, serial))
 
     def finish(self, now_us: int) -> tuple[list[Effect], list[Mark]]:

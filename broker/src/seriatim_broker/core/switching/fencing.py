@@ -29,7 +29,7 @@ from . import preparing, switch
 
 def fence_at_start(broker: BrokerState, partition: Partition) -> None:
     """Fence every segment that an earlier member run opened, and void what it prepared as a master."""
-    # Rule `fence-durable` (I6), with `SegmentLog.fence`; and the second line of defence after `start-fence`, whose
+    # Rule `fence-durable` (I6), with `SegmentLog.fence`; and the second line of defence behind `start-fence`, whose
     # story is at `SegmentLog.recovered`.
     fence_unsealed(broker, partition)
     for log in partition.logs.values():
@@ -96,7 +96,7 @@ def _waits_for_turn(
     Usually two switchers run: a member of the segment, and the broker that a client complains to. Without turns, both
     carry the same table to the same members of the next broker group, and both are slow. So this member answers the
     second switcher `fence_turn_us` (150 ms) after the first one, or when its link to the first one is lost. If the
-    first one succeeds, the second one gets the new record. Both are reported at once how many bytes the answer has.
+    first one succeeds, the second one gets the new record. Both learn at once how many bytes the answer has.
     """
     config, turn = broker.config, partition.fence_turn
     size_bytes = log.live_table.size_bytes + log.uncertain_bytes
@@ -252,7 +252,7 @@ def _refuse_behind(broker: BrokerState, partition: Partition, sender: MemberId, 
     #
     # Rule `told-gives-no-length` (I7): nor if this member was only notified of a later segment, and has not read the
     # record yet. Either the switcher is late, or the coordinator lost that segment. Without it:
-    #   1. B opens segment 2, and notifies the members of segment 1 changes of the record that they cannot apply.
+    #   1. B opens segment 2, and sends the members of segment 1 changes of the record that they cannot apply.
     #   2. The coordinator is away before they can read the record. B restarts.
     #   3. An older copy of the coordinator comes back, in which segment 1 is open.
     #   4. C reads the older copy. The members of segment 1 send C its length, and C opens segment 2 again.

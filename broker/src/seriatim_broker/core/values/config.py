@@ -54,8 +54,8 @@ class BrokerConfig:
         dropped_work_us: A consumer group stays in a segment whose end retention has dropped for this long, if its
             active consumer was sent messages from there and acknowledges none.
         spread_calm_us: Partitions are spread again this long after the last change of an exclusive group's consumers.
-        spread_return_us: This long a new server waits for the consumer that was active, if all others were standbys.
-        spread_yield_us: This long the active consumer may take to yield a partition. Then it continues with it.
+        spread_return_us: How long a new server waits for the consumer that was active, if all others were standbys.
+        spread_yield_us: How long the active consumer may take to yield a partition. Then it continues with it.
         spread_retry_us: After that, it is asked again after this time; each further time after twice as long,
         spread_retry_us_max: and after this at most.
         serve_margin_us: What a new server waits on top, for clocks that run at slightly different speeds.

@@ -168,7 +168,7 @@ class WriterRecord:
         Rule `rebuilt-again` (P8): the last publication of a rebuilt record does not count. The program publishes it
         again, and each master appends only what it does not have. Without it:
           1. Publication 7 is decided, and carried out on partition 0. The coordinator loses its data.
-          2. It is rebuilt. The program opens the writer, is reported 7, and continues with 8.
+          2. It is rebuilt. The program opens the writer, is sent 7, and continues with 8.
           3. Partition 1 never gets its rows of 7.
         """
         if self.state is WriterState.NEW or (self.is_rebuilt and not self.sequence):

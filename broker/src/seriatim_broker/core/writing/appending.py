@@ -35,7 +35,7 @@ def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
     Rule `overtaken-takes-nothing` (GAP): a master that was notified of a newer record with a later open segment takes
     no batch, also before it has read the record. Without it:
       1. Master A is cut off from the coordinator. Segment 2, which is open on A, is sealed, and B takes a batch b.
-      2. A is reported changes of the record that it cannot apply. It still has segment 2 as the open one.
+      2. A is sent changes of the record that it cannot apply. It still has segment 2 as the open one.
       3. The next segment opens on A. Its producer continues after b, and A refuses that for ever: sequence 121 does not
          follow 95.
     """

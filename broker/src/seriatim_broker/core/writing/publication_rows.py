@@ -334,7 +334,7 @@ def on_writer_read(broker: BrokerState, partition: Partition, event: WriterRead)
     # Rule `later-decision-lost` (P3, ALARM): a later publication of the writer is decided only once this one is DONE.
     # Without it:
     #   1. Publications 6 and 7 are done. The coordinator is restored as it was when 5 was the last one.
-    #   2. The program opens its writer, is reported 5, and publishes 6 with other rows than the first time.
+    #   2. The program opens its writer, is sent 5, and publishes 6 with other rows than the first time.
     #   3. The master finds 7 in its table, and answers that all rows of 6 are here. The program is answered ok.
     log = _led(partition)
     last = log.live_table.last(carrying.producer) if log is not None else None

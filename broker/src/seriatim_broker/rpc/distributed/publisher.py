@@ -255,7 +255,7 @@ class Publisher:
         Rule `lost-decides-nothing` (P2): nothing is decided, and no writer opened, while this broker knows that the
         coordinator lost decisions. It looks after it has read the record. Without it:
           1. A program publishes 7. The coordinator is restored as it was when 6 was the last one.
-          2. Before the rebuild the program opens its writer, and is reported 6. It publishes other rows as 7.
+          2. Before the rebuild the program opens its writer, and is sent 6. It publishes other rows as 7.
           3. The masters have as many rows of 7 already. They append nothing, and the program is answered ok.
         """
         writers.check_floor(wanted, known.floors)

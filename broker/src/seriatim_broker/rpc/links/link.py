@@ -31,7 +31,7 @@ from .peer_hello import read_hello, write_hello
 from .peer_names import PeerNames
 
 QUEUE_SIZE_BYTES_MAX: Final = 64 << 20
-"""Batches and copies that wait for one peer. A peer that is further after is cut off, and resumes from its tail."""
+"""Batches and copies that wait for one peer. A peer that is further behind is cut off, and resumes from its tail."""
 
 CONTROL_QUEUE_SIZE_BYTES_MAX: Final = 256 << 20
 """Control messages that wait for one peer. When a machine goes down, the producer tables of all its partitions travel

@@ -433,7 +433,7 @@ async def _read_or_write_cluster(coordinator: Coordinator, keys: Keys) -> record
 
 
 def describe(record: records_pb2.MemberRecord, member: MemberId, place: Place, run: int) -> None:
-    """Write into a member's record what a member run says of itself, when it starts and when it notifies a rebuild.
+    """Write into a member's record what a member run says of itself, when it starts and when it reports to a rebuild.
 
     What else the record has stays: fields of a newer version too.
     """

@@ -8,7 +8,7 @@ Rule `earliest-clock` (I13): the clock of one broker alone removes nothing that 
 Rule `ahead-drops-nothing` (RETAIN): retention does not go by a clock that is ahead of most others. Without it:
   1. A topic keeps three days. The clock of a broker is nine days ahead, and it leads a partition of the topic.
   2. To it, all messages are older than three days. It drops them.
-A clock that is after must not stop retention, because then disks fill. So not the earliest clock counts, but the
+A clock that is behind must not stop retention, because then disks fill. So not the earliest clock counts, but the
 middle one. Of two brokers this is the earlier one.
 
 Each broker writes its wall clock into its live key, at least every `TOLD_S`. The server of a consumer that is here is

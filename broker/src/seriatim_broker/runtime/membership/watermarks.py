@@ -1,6 +1,6 @@
 """The watermark of a broker's disk, in the coordinator: how far the disk was durable when its broker noted it last.
 
-The number of a member run does not report an older copy of a disk that was made within its last run, for example a
+The number of a member run does not reveal an older copy of a disk that was made within its last run, for example a
 snapshot of the volume. The watermark does: the durable content of such a copy ends below it. So a start compares its
 disk with the watermark, and refuses the copy (ADR 0030).
 

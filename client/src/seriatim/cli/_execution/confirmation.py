@@ -12,7 +12,7 @@ from seriatim.cli._execution.coroutines import run
 
 
 class DeclinedError(click.ClickException):
-    """An administrator answered no. The exit status is 1."""
+    """The user answered no. The exit status is 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print what was not done."""
@@ -20,7 +20,7 @@ class DeclinedError(click.ClickException):
 
 
 async def confirm(question: str, *, otherwise: str) -> None:
-    """Ask an administrator whether to continue. Ctrl-C ends the command at once.
+    """Ask the user whether to continue. Ctrl-C ends the command at once.
 
     Args:
         question: The question, with its question mark.

@@ -29,7 +29,7 @@ HELP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A place that an administrator wrote: one of the ends, an offset, or a time.
+    """A place that a user wrote: one of the ends, an offset, or a time.
 
     Attributes:
         text: The text that was written.
@@ -65,7 +65,7 @@ def parse(text: str, now: datetime) -> Written:
     """Read a place.
 
     Args:
-        text: The text that an administrator wrote.
+        text: The text that a user wrote.
         now: The time of this machine, with its zone.
 
     Raises:

@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def console(self) -> Console:
-        """The console for output to administrators. It has no colours if stdout is not a terminal, or if NO_COLOR is
+        """The console for output to users. It has no colours if stdout is not a terminal, or if NO_COLOR is
         set."""
         from seriatim_api.terminal.consoles import (
             SafeConsole,

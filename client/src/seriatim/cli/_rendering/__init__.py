@@ -1,4 +1,4 @@
-"""What administrators and programs see: lines, tables, JSON forms. Nothing here asks a broker.
+"""What users and programs see: lines, tables, JSON forms. Nothing here asks a broker.
 
 Nothing here asks a broker, or knows a command.
 

@@ -71,7 +71,7 @@ def data_field(data: bytes) -> str | dict[str, str]:
 
 
 def offset_field(offset: int | None) -> str | None:
-    """An offset for JSON: `segment:index`, the form that commands show to administrators and accept."""
+    """An offset for JSON: `segment:index`, the form that commands show to users and accept."""
     return None if offset is None else format_offset(offset)
 
 

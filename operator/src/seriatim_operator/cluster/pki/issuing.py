@@ -1,7 +1,7 @@
 """The certificate authority of a cluster, and the certificates that it issues.
 
 An authority that the operator makes has name constraints: it can sign only names of this cluster's brokers. So an
-administrator who steals its key can pretend to be these brokers, but no other server, to peers that trust the
+attacker who steals its key can pretend to be these brokers, but no other server, to peers that trust the
 authority.
 """
 
@@ -37,7 +37,7 @@ DEFAULT_DOMAIN: Final = "cluster.local"
 """The DNS domain of a Kubernetes cluster, unless its administrator chose another (the kubelet's `clusterDomain`)."""
 
 CLOCK_SKEW: Final = timedelta(minutes=5)
-"""How far a peer's clock may be after while the peer still accepts a new certificate."""
+"""How far a peer's clock may be behind while the peer still accepts a new certificate."""
 
 _COMMON_NAME_SIZE_MAX: Final = 64
 """The limit of X.520. The library refuses a longer name."""

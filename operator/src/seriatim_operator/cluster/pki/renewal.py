@@ -50,7 +50,7 @@ LAST_YEAR: Final = timedelta(days=365)
 done it for more than two years then."""
 
 HOLD_MAX: Final = timedelta(days=30)
-"""For at most this long a replacement waits for a time that an administrator gave."""
+"""A replacement waits at most this long for a time that an administrator gave."""
 
 
 class RenewalReason(enum.StrEnum):

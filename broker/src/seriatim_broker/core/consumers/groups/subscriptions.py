@@ -112,7 +112,7 @@ def begin(served: Served) -> None:
 
 
 def welcome_new(served: KeyedServed) -> None:
-    """The keys of a group continue where they were: send those that have joined since that they have.
+    """The keys of a group continue where they were: notify those that have joined since that they have.
 
     Rule `joined-is-told` (I13): messages are granted only to a consumer that knows it has joined. Without it:
       1. A hands over, and writes the cursor. c2 joins. The transaction finds that the chain has changed.
