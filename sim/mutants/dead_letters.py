@@ -7,8 +7,8 @@ MUTATIONS = mutations("""
 forwarding-ends-once: a message that has a forwarder's number ends in no other way
 @ core.consumers.keyed.dead_letters._send
   served.poll(ANSWER_US, TimerKind.KEYS)
-+ for name, _ in keyed.sent:
-+     keyed.queue(keyed.keys[name])
++ for name, _ in keyed.forwarder.sent:
++     keyed.line.queue(keyed.line.keys[name])
 @ core.state.keyed.key.Key.is_held
 + return self.phase is KeyPhase.PARKED
 numbered-is-durable: a dead letter is sent only when its number is durable on every eligible member

@@ -32,6 +32,7 @@ from seriatim_broker.core.values.kinds import ReadKind, TimerKind
 from seriatim_broker.core.values.ledger_rows import count_keys, read_rows, write_forwarder
 from seriatim_broker.core.values.log import HandOverId, HandOverState, LedgerRow
 from seriatim_broker.core.values.segment import SegmentState
+from seriatim_broker.core.values.segments import Segments
 
 from .keyed_support import QUICK, KeyedServing, indexes_of, offsets
 from .support import GROUP, M00, M01, MS, SECOND, TOPIC, P
@@ -854,16 +855,32 @@ def test_server_that_is_told_of_dead_letters(has_letters: bool) -> None:
         assert GROUP not in bench.part.consumer_groups
 
 
-def test_server_that_dies_before_it_begins_with_dead_letters() -> None:
-    """Rule `letters-go-on`: the next one has the handoff, and no control record."""
+def with_letters_handed_over(no: int = 1) -> Forwarding:
+    """A member that has a handoff of dead letters for the server of a segment, and no control record."""
     before = forwarding("ab")
     before.fail("a")
     before.deliver()
     bench = Forwarding("ab")
-    rows = tuple(before.rows().items())
-    bench.part.handoffs = {GROUP: HandOverState(1, GROUP, 1, HandOverId(7, 3), rows)}
-    bench.read_chain(change_server(bench.chain, 1, M00, ()))
+    bench.link(M01)
+    bench.part.handoffs = {GROUP: HandOverState(no, GROUP, 1, HandOverId(7, 3), tuple(before.rows().items()))}
+    return bench
+
+
+def test_server_that_dies_before_it_begins_with_dead_letters() -> None:
+    """Rule `letters-go-on`: the next one has the handoff, and no control record."""
+    bench = with_letters_handed_over()
+    bench.read_chain(change_server(bench.chain, 1, M01, ()))
+    assert not bench.all(fx.ReadCursor), "that server continues with them"
+    bench.unlink(M01, refused=True)
     assert bench.all(fx.ReadCursor)
+
+
+def test_request_about_dead_letters_that_got_lost() -> None:
+    """Rule `letters-go-on`: the server of an open segment has the handoff, and the chain changes."""
+    bench = with_letters_handed_over(no=2)
+    mine = replace(bench.chain.segments[1], server=M00, members=(M00, M01))
+    bench.read_chain(replace(bench.chain, epoch=5, segments=Segments.of((bench.chain.segments[0], mine))))
+    assert bench.part.consumer_groups[GROUP].forwards_alone
 
 
 def test_consumers_that_end_while_dead_letters_are_handed_over() -> None:

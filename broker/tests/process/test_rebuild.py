@@ -181,7 +181,7 @@ async def test_brokers_stop_and_the_coordinator_is_rebuilt(tmp_path: Path, kind:
         assert status == 1, said
         assert "would write: the chain of t/0" in said
         assert "Nothing was written" in said
-        assert (f"did not tell: {away} did not answer" in said) == bool(away), said
+        assert (f"did not report: {away} did not answer" in said) == bool(away), said
         assert await answers(cluster, "the coordinator has lost decisions"), "nothing has changed"
         status, said = await rebuild(cluster, "--yes")
         assert status == 0, said

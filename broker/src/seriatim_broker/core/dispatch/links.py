@@ -136,7 +136,8 @@ def _peer_dead(
     """A broker counts as dead: begin a switch of every open segment that this broker shares with it."""
     for watching in list(broker.links.watched.get(name, ())):
         partition = partitions.get(watching)
-        if partition is not None and partition.ledger_rows and partition.chain is not None:
+        has_rows = partition is not None and (partition.ledger_rows or partition.handoffs)
+        if partition is not None and has_rows and partition.chain is not None:
             serving.take_up_forwards(broker, partition, partition.chain, dead=name)
         log = partition.open_log() if partition is not None else None
         if partition is None or log is None or log.record.sealed_len is not None:

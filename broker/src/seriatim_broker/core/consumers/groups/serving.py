@@ -718,15 +718,16 @@ def take_up_forwards(broker: BrokerState, partition: Partition, chain: Chain, de
         dead: A broker that counts as dead: members that may replace it as the server try that. Empty: none does.
     """
     own = [
-        (name, partition.cursors[name].segment_no, rows.items())
+        (name, partition.cursors[name].segment_no, rows.items(), (SegmentState.SEALED,))
         for name, rows in partition.ledger_rows.items()
         if name in partition.cursors
     ]
-    # their server may have died before it began with them
-    handed = [(name, held.segment_no, held.rows) for name, held in partition.handoffs.items()]
-    for name, no, rows in (*own, *handed):
+    # Their server may have died before it began with them, and the server before may not have reached it.
+    begun = (SegmentState.OPEN, SegmentState.SEALED)
+    handed = [(name, held.segment_no, held.rows, begun) for name, held in partition.handoffs.items()]
+    for name, no, rows, states in (*own, *handed):
         segment = chain.segment(no)
-        if segment is None or segment.state is not SegmentState.SEALED:
+        if segment is None or segment.state not in states:
             continue
         is_orphan = segment.server.broker == dead and broker.member in segment.eligible
         here = partition.consumer_groups.get(name)

@@ -177,7 +177,6 @@ class KeyedDispatcher(State):
             if key is None or (len(key.aside) < carried.message_count and not carried.is_passed):
                 continue
             count = carried.message_count
-            count = carried.message_count
             consumer = self.handoff.absent.get(carried.consumer)
             if consumer is None:
                 consumer = self.handoff.absent[carried.consumer] = Consumer.absent(carried.consumer)

@@ -90,7 +90,6 @@ class Lists(State):
 
     def has_enough(self, limits: RoomLimits) -> bool:
         """Whether no more keys may have lists."""
-        """Whether no more keys may have lists."""
         return self.key_count >= limits.waiting_keys or self.waiting_bytes >= limits.waiting_bytes
 
     def append(self, key: Key, offsets: Sequence[int]) -> None:
