@@ -31,7 +31,7 @@ class DeletedPartitions:
         #   1. A topic is deleted while one broker is down. Its tombstones are removed after `deleted_kept_s`.
         #   2. The broker starts, and finds neither a chain record nor a tombstone of a partition on its disk.
         #   3. To the broker this is a coordinator that lost decisions. It waits for an administrator, and keeps the
-        # data.
+        #      data.
         joined: list[tuple[int, int]] = []
         for first, end in sorted([*self.ranges, *((number, number + 1) for number in partitions)]):
             if joined and first <= joined[-1][1]:

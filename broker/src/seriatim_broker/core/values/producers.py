@@ -744,7 +744,7 @@ class ProducerTable(State):
             room = room_of(producer)
             # Rule `two-at-most` (I9): above the limit, each new producer pushes out two, and no more. Without it:
             #   1. P sends its first batch, and gets no answer. An administrator lowers the limit, and the segment is
-            # switched.
+            #      switched.
             #   2. The next new producer pushes out half of the table at once, P too. P was silent for a second.
             #   3. P sends its batch again, and it is stored twice.
             for gone, offset in self.pushed_out_by(producer, batch.spared):

@@ -191,7 +191,7 @@ def go_on(seat: Seat) -> None:
         # decides no operation. Without it:
         #   1. A cursor is in segment 1, whose server is notified of no later segment. The last one is segment 5.
         #   2. An administrator skips to 5:10. The server's read of the chain record fails, and its read of the cursor
-        # does not.
+        #      does not.
         #   3. The server answers that 5:10 is beyond the end, because the last segment that it knows is segment 3.
         if (
             chain is None

@@ -407,7 +407,7 @@ def _is_behind_for_good(partition: Partition, group: str, no: int, record: Curso
         return control_records.was_further(partition, group, no, record.group_epoch)
     # Rule `move-stays` (I11): what an administrator did to an exclusive group is not undone either. Without it:
     #   1. An administrator rewinds the consumer group from 4:0 to 2:0, which begins group epoch 2, and is told that it
-    # is done.
+    #      is done.
     #   2. The coordinator is restored as it was before, and the servers read that the group is in group epoch 1.
     #   3. The group continues as if it had not been moved. The servers write control records of group epoch 1 over
     #      those of group epoch 2, so a rebuild finds nothing of the rewind.
