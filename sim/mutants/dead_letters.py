@@ -39,7 +39,7 @@ lost-is-noted [letters-lost]: what is declared lost is noted for consumers that 
 @ core.consumers.keyed.grants._note_gone
 - if served.group.is_at_most_once:
 + if served.group.is_at_most_once or end_of_gone(served.chain, offset)[1]:
-lost-behind-others [letters-lost]: lists in a lost segment are passed, also behind older ones
+lost-behind-others [letters-lost]: lists in a lost segment are passed, also after older ones
 @ core.state.keyed.lists.Lists.within
 + return []
 jump-is-noted [letters-lost]: a cursor that leaves a lost segment says what was lost

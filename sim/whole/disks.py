@@ -97,7 +97,7 @@ class AdapterDisks(MemoryDisks):
         if broker.process is not process:
             return
         scene.judge.seen.states.add("disk failed")
-        self._schedule.tell("FAULT", f"{broker.name} ends, for its disk failed")
+        self._schedule.tell("FAULT", f"{broker.name} ends because its disk failed")
         process.leave_network(silent=False)
         process.end()
         broker.refuses = True
