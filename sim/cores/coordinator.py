@@ -127,7 +127,8 @@ class SimCoordinator:
         cores = {process.name: process.core.partitions for process in processes}
         for partition in sorted({partition for known in cores.values() for partition in known}):
             parts = {name: known[partition] for name, known in cores.items() if partition in known}
-            told = {name: part.decided for name, part in parts.items() if part.decided is not None}
+            reports = {name: rebuild.known_chain(part) for name, part in parts.items()}
+            told = {name: chain for name, chain in reports.items() if chain is not None}
             current, _ = self.records.chain(partition)
             if not told:
                 continue
@@ -137,6 +138,7 @@ class SimCoordinator:
             if plan.chain is not None:
                 self._schedule.tell("person", f"rebuilds the chain of {partition} at epoch {plan.chain.epoch}")
                 self.records.put_chain(plan.chain)
+                self._judge.rebuilt(plan.chain)
             cursors = [cursor for part in parts.values() for cursor in part.cursors.values()]
             for group in sorted({cursor.consumer_group for cursor in cursors}):
                 states = [cursor for cursor in cursors if cursor.consumer_group == group]

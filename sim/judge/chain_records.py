@@ -89,4 +89,5 @@ class ChainRecords:
         self._rules.transitions.used_once("the rebuild", after)
         self._rules.lengths.rebuilt(after)
         self._rules.transitions.rebuilt(after)
+        self._rules.retention.rebuilt(after)
         self._seen.history.setdefault(after.partition, []).append(after)

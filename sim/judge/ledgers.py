@@ -19,7 +19,7 @@ from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerMode
 from seriatim_broker.core.values.ledger_rows import BLOCK_INDEXES, LedgerRows, read_rows
 from seriatim_broker.core.values.log import NO_HAND_OVER, UNKNOWN_HAND_OVER, CursorState
-from seriatim_broker.core.values.segment import SegmentState
+from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.testing.memory_disk import PartitionImage
 from seriatim_broker.testing.simulated_bodies import key_of
 
@@ -57,6 +57,7 @@ class Ledgers:
         if segment is None or segment.state not in (SegmentState.OPEN, SegmentState.SEALED):
             return
         found: list[dict[bytes, _Failures]] = []
+        newest = self._newest_server_epoch(partition, group, record, segment)
         for member in segment.eligible:
             image = self._image(member, partition)
             state = image.cursors.get((record.segment_no, group)) if image is not None else None
@@ -64,9 +65,21 @@ class Ledgers:
                 found.append({})
                 continue
             rows = read_rows(tuple(image.rows.get((record.segment_no, group), {}).items()))
-            found.append(self._attempts(rows))
+            found.append(self._attempts(rows) if state.server_epoch >= newest else {})
             self._check(str(member), partition, group, record, state, rows)
         self._common_attempts(partition, group, record, found)
+
+    def _newest_server_epoch(self, partition: PartitionId, group: str, record: CursorRecord, segment: Segment) -> int:
+        """Of the control records on all disks of the segment.
+
+        What a disk has from an earlier server epoch is about to be replaced, so it does not count as known. It may have
+        failures that the server of the later epoch lost when its process ended, and if that server leaves the eligible
+        members then, the disk is the only one to look at.
+        """
+        images = (self._image(member, partition) for member in segment.members)
+        states = (image.cursors.get((record.segment_no, group)) for image in images if image is not None)
+        same = (state.server_epoch for state in states if state is not None and state.group_epoch == record.group_epoch)
+        return max(same, default=0)
 
     def _image(self, member: MemberId, partition: PartitionId) -> PartitionImage | None:
         image = self._seen.image(member)

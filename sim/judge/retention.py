@@ -63,6 +63,21 @@ class Retention:
             if image is not None and own_tail(image, partition, new.no) < new.start:
                 seen.fail("RETAIN", f"{what}, and {member} has not all of it on its disk")
 
+    def rebuilt(self, after: Chain) -> None:
+        """An administrator rewrites a record: it has no message that retention has dropped from the disk of a broker
+        that runs."""
+        seen = self._seen
+        for broker in seen.brokers.values():
+            known = broker.real_disk.durable.partitions.get(after.partition)
+            if known is None or broker.process is None:
+                continue
+            for image in known.segments.values():
+                begin, segment = image.record.begin, after.segment(image.record.no)
+                is_same = segment is not None and image.record.switch_attempt == segment.switch_attempt
+                if segment is not None and is_same and begin.first > segment.start:
+                    what = f"segment {segment.no} of partition {after.partition} begins at {segment.start}"
+                    seen.fail("I1", f"the rebuild says that {what}, and {broker.member} has dropped it to {begin}")
+
     def told(self, group: str, partition: PartitionId, first: int, end: int) -> None:
         """I1: a consumer of the group is told that retention dropped the messages between two offsets: it did."""
         seen = self._seen
@@ -74,8 +89,9 @@ class Retention:
             # J7. In a later group epoch a blind server began at the coordinator's cursor, because all disks that knew
             # more are gone. The messages before were confirmed once.
             seen.fail("RETAIN", f"{what}, and the topic keeps what the group has not read")
+        decided = self._drops.get(partition, [(0, frozenset[str]())])[-1][0]  # perhaps in a record that is lost by now
         for of, no, index in seen.placed:
-            if of != partition or not first <= make_offset(no, index) < end:
+            if of != partition or not max(first, decided) <= make_offset(no, index) < end:
                 continue
             segment = chain.segment(no)
             is_cut = (partition, no) in seen.sealed and index >= seen.sealed[partition, no][0]

@@ -25,6 +25,9 @@ older-believed: a record that is older than the known one decides nothing
 + return ""
 @ core.switching.opening.contradict
 + prepare_next(broker, partition, switch)
+dropped-stays-dropped [I1 dropped-restored]: a rebuild keeps it that retention has dropped messages
+@ core.control.rebuild._with_start
++ return segment
 record-not-kept [+ I13 restored]: the disk remembers what was decided
 @ core.dispatch.reconciliation._keep
 + pass

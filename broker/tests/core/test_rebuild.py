@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.control.rebuild import plan_chain, plan_cursor
+from seriatim_broker.core.control.rebuild import known_chain, plan_chain, plan_cursor
+from seriatim_broker.core.values.chain import Chain, trim
 from seriatim_broker.core.values.effects import WriteCursor
 from seriatim_broker.core.values.events import CursorRead, CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
 from seriatim_broker.core.values.log import NO_HAND_OVER, UNKNOWN_HAND_OVER, CursorState, HandOverId
 from seriatim_broker.core.values.messages import ReplicateCursors, ReplicateLedger
+from seriatim_broker.core.values.segment import Start
 
 from .keyed_support import KeyedServing
 from .support import GROUP, M01, M20, M21, TOPIC, P, Serving, control_record, first_chain, sealed_chain
@@ -201,3 +203,38 @@ def test_the_server_of_a_segment_does_not_go_back_to_an_earlier_server_epoch() -
     assert planned.chain.epoch == 10
     assert [segment.server_epoch for segment in planned.chain.segments] == [10, SECOND.open_segment.server_epoch]
     assert plan_chain(P, {"a": older}, planned.chain).chain is None, "a second rebuild changes nothing"
+
+
+TRIMMED = trim(first_chain(), 1, Start(3, 77, 300), 1)
+SEALED_WITH_BYTES = replace(SECOND, segments=(replace(SECOND.segments[0], sealed_bytes=500), SECOND.open_segment))
+
+
+@pytest.mark.parametrize(
+    ("other", "begin"),
+    [
+        (TRIMMED, Start(3, 77, 300)),
+        (trim(first_chain(), 1, Start(6, 78, 600), 1), Start(0, 0, 0)),  # beyond what was sealed: not the same line
+        (trim(SEALED_WITH_BYTES, 2, None, 1), Start(5, 7, 500)),
+        (trim(SEALED_WITH_BYTES, 2, None, 2), Start(5, 7, 500)),
+    ],
+    ids=["start", "start-beyond-the-end", "stub", "segment-left"],
+)
+def test_dropped_messages_stay_dropped_in_a_rebuilt_record(other: Chain, begin: Start) -> None:
+    """Rule `dropped-stays-dropped`: the newest record was written by a switcher that does not know of the drop."""
+    later = replace(SEALED_WITH_BYTES, epoch=9)
+    planned = plan_chain(P, {"a": replace(other, epoch=8), "b": later}, later)
+    rebuilt = planned.chain or later
+    assert rebuilt.segments[0].begin == begin
+    assert plan_chain(P, {"a": replace(other, epoch=8)}, rebuilt).chain is None, "a second rebuild changes nothing"
+
+
+def test_broker_reports_what_its_disk_has_dropped() -> None:
+    """Its disk dropped three messages. By now it follows a record of another line, which does not say so."""
+    bench = Serving()
+    bench.begin()
+    log = bench.part.logs[1]
+    log.trim(bench.core.state, Start(3, 77, 300))
+    assert bench.chain.segments[0].start == 0
+    known = known_chain(bench.part)
+    assert known is not None
+    assert known.segments[0].begin == Start(3, 77, 300)

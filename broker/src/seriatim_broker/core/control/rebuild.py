@@ -17,11 +17,12 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.publications import PRODUCER_MARK, RowLayout
 
 from ..state.partition import Partition
-from ..values.chain import Chain
+from ..values.chain import Chain, as_stub
 from ..values.events import CursorRecord
 from ..values.log import NO_HAND_OVER, UNKNOWN_HAND_OVER, CursorState
 from ..values.producers import append_time_of, newest_of
-from ..values.segment import Segment
+from ..values.segment import Segment, SegmentState, Start
+from ..values.segments import Changes
 from ..values.writers import NO_MANIFEST, WriterRecord, WriterState, name_digest
 
 
@@ -57,6 +58,23 @@ class KnownWriter(NamedTuple):
     sequence: int
     rows: int
     append_time_ms: int
+
+
+def known_chain(partition: Partition) -> Chain | None:
+    """The newest record that this broker knows, with the starts of the logs on its disk; None if it knows no record.
+
+    A disk remembers what retention dropped also when the broker follows another record by now, see
+    `dropped-stays-dropped`.
+    """
+    chain = partition.decided
+    if chain is None:
+        return None
+    changed: list[Segment] = []
+    for log in partition.logs.values():
+        segment = chain.segment(log.no) if log.start else None
+        if segment is not None and segment.switch_attempt == log.record.switch_attempt:
+            changed.append(_begun_at(segment, log.record.begin))
+    return replace(chain, segments=chain.parts.with_changes(Changes(tuple(changed), ())))
 
 
 def known_writers(partition: Partition) -> list[KnownWriter]:
@@ -162,7 +180,10 @@ def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain
     epoch = max(chain.epoch for _, chain in known)
     newest = [chain for _, chain in known if chain.epoch == epoch]
     planned = replace(best, epoch=epoch + 1)
-    segments = tuple(_with_server_epoch(segment, planned.epoch, known) for segment in best.segments)
+    others = [chain for _, chain in known]
+    segments = tuple(
+        _with_start(_with_server_epoch(segment, planned.epoch, others), others) for segment in best.segments
+    )
     if (
         current is not None
         and (current.epoch, current.open_segment.no) == (epoch, best.open_segment.no)
@@ -173,7 +194,7 @@ def plan_chain(partition: PartitionId, told: Mapping[str, Chain], current: Chain
     return ChainPlan(partition, current, replace(planned, segments=segments), by)
 
 
-def _with_server_epoch(segment: Segment, epoch: int, known: Iterable[tuple[str, Chain]]) -> Segment:
+def _with_server_epoch(segment: Segment, epoch: int, known: Iterable[Chain]) -> Segment:
     """The segment in a server epoch that is not below any that was reported.
 
     Rule `server-epochs-stay` (J3, I9): the server starts over if another record has it in a later server epoch. Without
@@ -183,9 +204,32 @@ def _with_server_epoch(segment: Segment, epoch: int, known: Iterable[tuple[str, 
       2. The rebuild writes the record that has the newest segment. In it, A is the server of segment 1 since epoch 1.
       3. A grants k:5 under a token of term 1. And members that know server epoch 4 refuse A's control records.
     """
-    others = (other.segment(segment.no) for _, other in known)
+    others = (other.segment(segment.no) for other in known)
     highest = max((other.server_epoch for other in others if other is not None), default=0)
     return replace(segment, server_epoch=epoch) if highest > segment.server_epoch else segment
+
+
+def _with_start(segment: Segment, known: Iterable[Chain]) -> Segment:
+    """The segment without the messages that retention dropped according to another record.
+
+    Rule `dropped-stays-dropped` (I1, I13): the disks may have dropped what any record says is dropped. Without it:
+      1. k:5 is set aside. Retention drops k:0 to k:9 of segment 1, and the coordinator forgets that.
+      2. A switcher that does not know it either opens segment 2. The rebuild takes its record, which has the newer
+         segment. In it, segment 1 begins at k:0.
+      3. The server reads k:5, which is on no disk, again and again. Consumers are not notified that it is gone.
+    """
+    for other in known:
+        theirs = other.segment(segment.no)
+        if theirs is not None:
+            segment = _begun_at(segment, theirs.begin)
+        elif segment.state is SegmentState.SEALED and segment.no < other.segments[0].no:
+            segment = as_stub(segment)
+    return segment
+
+
+def _begun_at(segment: Segment, begin: Start) -> Segment:
+    is_later = segment.start < begin.first and (segment.sealed_len is None or begin.first <= segment.sealed_len)
+    return replace(segment, begin=begin) if is_later else segment
 
 
 def _conflict(one: Chain, other: Chain) -> str:

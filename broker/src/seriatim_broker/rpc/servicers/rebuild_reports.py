@@ -40,11 +40,10 @@ def tell(core: BrokerCore, identity: Identity, place: Place, after: int) -> oper
         if size_bytes >= PAGE_SIZE_BYTES:
             return answer
         partition = core.partitions[number]
-        if partition.decided is None:
+        chain = rebuild.known_chain(partition)
+        if chain is None:
             continue
-        known = KnownPartition(
-            partition.decided, tuple(partition.cursors.values()), tuple(rebuild.known_writers(partition))
-        )
+        known = KnownPartition(chain, tuple(partition.cursors.values()), tuple(rebuild.known_writers(partition)))
         told = operations_pb2.KnownPartition(partition_id=number, form=forms.encode(known))
         size_bytes += len(told.form)
         answer.partitions.append(told)
