@@ -27,7 +27,7 @@ leaves-when-listed [LEAVE LOSS]: only an eligible member counts as a complete co
 + return list(dict.fromkeys((*found, *broker.directory.broker_groups.get(segment.broker_group, ()))))
 gate-asks-nobody [GATE]: the gate asks the members, and does not trust the record
 @ runtime.duties.restart_gate.RestartGate._ask
-+ from ..core.values.messages import CopyReport, Standing
++ from ...core.values.messages import CopyReport, Standing
 + return tuple(CopyReport(Standing.WHOLE, 0, 0) for _ in segments)
 @ core.control.restarts.judge
 - return _judge_open(need, answers.get(need.ask[0]), place)

@@ -15,8 +15,9 @@ in which that begins. A function with new text only has that as its body. A row 
 The edited function is compiled, and its code takes the place of the real code *in the function object*. So every module
 that imported the function by name, and every table that holds it, runs the bug. Defaults, decorators and the class cell
 (`super`) stay those of the real function. What a code object cannot change is refused: arguments, decorators, variables
-of a closure, whether the function is a generator. Refused are also names that the function's module does not have:
-otherwise the bug breaks a promise by its `NameError`, and not by the rule that is left out.
+of a closure, whether the function is a generator. Refused are also names that the function's module does not have, and
+imports that fail: otherwise the bug breaks a promise by its `NameError`, and not by the rule that is left out. Or it
+does nothing, because the error ends a task whose result the world does not need.
 """
 
 from __future__ import annotations
@@ -154,7 +155,17 @@ def planted(edit: Edit, function: FunctionType) -> CodeType:
     unknown = [name for name in _globals_of(code) if name not in {**function.__globals__, **vars(builtins)}]
     if unknown:
         raise RowError(f"{edit.where}: {function.__module__} has no {', '.join(unknown)}: import it in the new text")
+    for each in ast.walk(bug):
+        if isinstance(each, ast.Import | ast.ImportFrom):
+            _check_import(each, function, edit.where)
     return code
+
+
+def _check_import(statement: ast.Import | ast.ImportFrom, function: FunctionType, where: str) -> None:
+    try:
+        exec(compile(ast.Module([statement], []), where, "exec"), dict(function.__globals__))  # noqa: S102 - our own text
+    except ImportError as exc:
+        raise RowError(f"{where}: {ast.unparse(statement)}: {exc}") from exc
 
 
 def _replaced(source: str, old: list[str], new: list[str], where: str) -> str:

@@ -170,6 +170,8 @@ def test_each_kind_of_function_can_have_a_bug(product: Any, where: str, lines: l
         ("Row.shown", ["+ return super().name()"], "closure"),
         ("below", ["- limit)", "+ limit) "], "occurs 0 times"),
         ("below", ["- number < limit", "+ number < LIMITS"], "has no LIMITS"),
+        ("below", ["+ from rows_user import LIMITS", "+ return LIMITS"], "import name 'LIMITS'"),
+        ("below", ["+ from rows_gone import LIMIT", "+ return LIMIT"], "No module named 'rows_gone'"),
         ("kept", ["+ return 2"], "no function"),
         ("above", ["+ return 2"], "is not there"),
         ("LIMIT", ["+ return 2"], "no function"),
