@@ -37,8 +37,8 @@ numbers-have-a-term [letters-restored]: each term of a forwarder counts on its o
 + max(self.next_number, 1)
 lost-is-noted [letters-lost]: what is declared lost is noted for consumers that come later
 @ core.consumers.keyed.grants._note_gone
-- if served.group.is_at_most_once:
-+ if served.group.is_at_most_once or end_of_gone(served.chain, offset)[1]:
+- if served.cursor.at_most_once:
++ if served.cursor.at_most_once or end_of_gone(served.chain, offset)[1]:
 lost-behind-others [letters-lost]: lists in a lost segment are passed, also after older ones
 @ core.state.keyed.lists.Lists.within
 + return []

@@ -22,8 +22,9 @@ one-entry-a-key [keyed-delayed]: a key that is delayed counts once, however many
 +     key.is_delayed = False
 +     self.line.queue(key)
 frames-by-size [keyed-frames]: a frame has no more messages than its bytes allow
-@ core.consumers.keyed.grants._room_bytes
-+ return 1 << 40
+@ core.consumers.keyed.grants._grant
+- bytes_max = min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
++ bytes_max = 1 << 40
 rest-is-ready [keyed-frames]: what a frame has no room for is ready again
 @ core.state.keyed.frames.cut
 - kept = at = 0

@@ -17,10 +17,10 @@ from seriatim_broker.core.state.keyed import rows as keyed_rows
 from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.keyed.grants import Frame, Grant
 from seriatim_broker.core.state.keyed.key import RECORD_BYTES, Key
-from seriatim_broker.core.state.keyed.lists import RoomLimits
 from seriatim_broker.core.state.window import Window
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.keyed import KeyOperation, KeyPhase, RetryPolicy, SeenKey
 from seriatim_broker.core.values.ledger_rows import KeyRecord, aside_name, key_name, write_aside, write_key
 from seriatim_broker.core.values.log import LedgerRow
@@ -204,7 +204,13 @@ def test_keys_that_a_person_released_do_not_count() -> None:
 
 def test_reading_goes_on_beside_a_thousand_keys_that_wait() -> None:
     """Each of 1,000 keys waits for five minutes, and 1,000 messages a second come for them."""
-    limits = RoomLimits(2_000, 1_000_000, 50_000, 2_000, 64 << 20)
+    limits = BrokerConfig(
+        live_messages_max=2_000,
+        window_indexes_max=1_000_000,
+        aside_messages_max=50_000,
+        waiting_keys_max=2_000,
+        waiting_bytes_max=64 << 20,
+    )
     keyed = KeyedDispatcher(1, Window(0, {}))
     names = [b"k%d" % number for number in range(1_000)]
     for index, name in enumerate(names):
@@ -221,7 +227,7 @@ def test_reading_goes_on_beside_a_thousand_keys_that_wait() -> None:
         if room.is_short(keyed, limits):
             keyed.read_index = index
             room.make_room(keyed, limits, 2_000, is_consumer_idle=False)
-    assert keyed.lists.message_count == limits.aside_messages
+    assert keyed.lists.message_count == limits.aside_messages_max
     assert index > 50_000
 
 
@@ -244,7 +250,13 @@ def test_entries_of_delays_that_are_over_are_not_kept(monkeypatch: pytest.Monkey
 
 
 def test_long_names_fill_the_lists_by_their_bytes() -> None:
-    limits = RoomLimits(100, 1_000_000, 1_000_000, 100_000, 100 * 2 * (1_000 + RECORD_BYTES))
+    limits = BrokerConfig(
+        live_messages_max=100,
+        window_indexes_max=1_000_000,
+        aside_messages_max=1_000_000,
+        waiting_keys_max=100_000,
+        waiting_bytes_max=100 * 2 * (1_000 + RECORD_BYTES),
+    )
     keyed = KeyedDispatcher(1, Window(0, {}))
     for index in range(100):
         assert keyed.lists.has_room(limits)
@@ -310,7 +322,13 @@ def test_half_of_the_lists_are_left_for_keys_that_fail() -> None:
 
 
 def test_room_is_made_for_many_keys_in_several_steps() -> None:
-    limits = RoomLimits(1_000_000, 1_000, 1_000_000, 100_000, 64 << 20)
+    limits = BrokerConfig(
+        live_messages_max=1_000_000,
+        window_indexes_max=1_000,
+        aside_messages_max=1_000_000,
+        waiting_keys_max=100_000,
+        waiting_bytes_max=64 << 20,
+    )
     keyed = KeyedDispatcher(1, Window(0, {}))
     consumer = Consumer.absent("c")
     for index in range(950):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import INDEX_MAX, PartitionId
 from seriatim_api.reported_gaps import Told
 
 from ..values.events import ConsumerJoin, StartPosition
 from ..values.log import Batch
 from ..values.states import State
+
+ALL: Final = INDEX_MAX
+"""The demand of a consumer that asks for no number of messages: a segment has no more of them."""
 
 
 class Consumer(State):
@@ -27,7 +30,8 @@ class Consumer(State):
         mode: The mode that it asks for.
         in_flight_max: Maximum number of messages that are granted to it and not acknowledged.
         run_max: Maximum number of messages that are in one of its grants; 0: no limit of its own.
-        demand: How many more messages it asks for; None: as many as `in_flight_max` allows.
+        is_on_demand: It asks for messages. Otherwise it is given as many as `in_flight_max` allows.
+        demand: How many more messages it asks for; `ALL` if it is not on demand.
         in_flight: How many messages are granted to it and not acknowledged.
         read_serial: The serial of the read of messages for it; 0: none is under way.
         ack_number: The number of its last request with acknowledgements.
@@ -44,6 +48,7 @@ class Consumer(State):
         "grant_ms",
         "in_flight",
         "in_flight_max",
+        "is_on_demand",
         "mode",
         "name",
         "number",
@@ -69,7 +74,8 @@ class Consumer(State):
         self.mode = join.mode
         self.in_flight_max = join.in_flight_max
         self.run_max = join.run_max
-        self.demand = 0 if join.on_demand else None
+        self.is_on_demand = join.on_demand
+        self.demand = 0 if join.on_demand else ALL
         self.in_flight = 0
         self.read_serial = 0
         self.ack_number = 0

@@ -21,7 +21,6 @@ from ...state.keyed import frames, room
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.grants import GRANT_BYTES_MAX, GRANT_MESSAGES_MAX, Frame, Grant, Unsent
 from ...state.keyed.key import Key
-from ...state.keyed.lists import RoomLimits
 from ...state.partition import Partition
 from ...values import tokens
 from ...values.effects import Granted, ReadKeys
@@ -75,8 +74,9 @@ def go_on(served: KeyedServed, freed: Consumer | None = None) -> None:
         freed = None
     if keyed.window.floor < log.start and log.readable_below and not _drop_below(served, log.start):
         return
-    gone = GoneBudget(served)
+    gone = None
     if keyed.lists.firsts:
+        gone = GoneBudget(served)
         _pass_gone_lists(served, gone)
     if keyed.line.delayed:
         keyed.line.wake_delayed(served.broker.now.mono_us)
@@ -84,18 +84,13 @@ def go_on(served: KeyedServed, freed: Consumer | None = None) -> None:
         _give_durable(served)
         freed = None
     _grant(served, freed, gone)
-    if gone.dropped:
+    if gone is not None and gone.dropped:
         gone.tell_dropped(served.group.consumers, keyed.lists.oldest)
     if keyed.forwarder.waiting:
         dead_letters.go_on(served)
     _read(served)
-    _wake_later(served)
-
-
-def _wake_later(served: KeyedServed) -> None:
     # Grants have deadlines also while keys are delayed. Without the second poll: 1. Key a is delayed for 5 minutes.
     # 2. The consumer of key b hangs. 3. The grant of b ends when the delay of a is over, and not at its own deadline.
-    keyed = served.keyed
     if keyed.line.delayed:
         after_us = max(keyed.line.delayed[0][0] - served.broker.now.mono_us, DELAY_STEP_US)
         served.poll(after_us, TimerKind.KEYS)
@@ -136,7 +131,7 @@ def _note_gone(served: KeyedServed, offset: int) -> None:
     Rule `gone-is-noted` (I1): also what was dropped is noted, until a message counts that was given later. Without it,
     a consumer that comes after the drop is given 1:100 first, and is not notified of 1:0 to 1:99.
     """
-    if served.group.is_at_most_once:
+    if served.cursor.at_most_once:
         return
     token = newest_token(served)
     served.ledger.note_dropped(offset, position_of(served.chain, offset), token)
@@ -145,15 +140,6 @@ def _note_gone(served: KeyedServed, offset: int) -> None:
 def newest_token(seat: Seat) -> int:
     """The highest token that was given in this term; all later ones are higher."""
     return tokens.first_of(seat.group.term) + seat.broker.streams.tokens - seat.group.tokens_from
-
-
-def _has_tokens(served: KeyedServed) -> bool:
-    """Whether the term has tokens for one more frame. If few are left, the server takes the next term."""
-    count = served.broker.streams.tokens - served.group.tokens_from
-    if count < served.broker.config.term_tokens_max:
-        return True  # it has at least this many more
-    served.poll(TERM_US, TimerKind.KEEPING)
-    return count + FRAME_MESSAGES_MAX <= tokens.count_max(served.group.term)
 
 
 # ---- reading keys ---------------------------------------------------------------------------------------
@@ -170,8 +156,7 @@ def _read(served: KeyedServed) -> None:
         return
     if len(keyed.line.ready) > FRAME_MESSAGES_MAX * max(len(consumer_group.consumers), 1):
         return  # enough is ready for each of them
-    limits = room_limits(served.broker)
-    if (keyed.lists.is_full_of(limits) or room.is_short(keyed, limits)) and not _make_room(served, limits):
+    if (keyed.lists.is_full_of(config) or room.is_short(keyed, config)) and not _make_room(served):
         return
     if not served.has_right():
         return
@@ -191,7 +176,7 @@ def _read(served: KeyedServed) -> None:
     )
 
 
-def _make_room(served: KeyedServed, limits: RoomLimits) -> bool:
+def _make_room(served: KeyedServed) -> bool:
     """Set messages of keys aside that wait and are in the way of others. Returns whether more may be read now.
 
     A delayed key does not stop the others. Without it:
@@ -200,12 +185,12 @@ def _make_room(served: KeyedServed, limits: RoomLimits) -> bool:
 
     If the lists are full, or too many keys wait, reading stops, and grants continue. An event names the oldest message.
     """
-    keyed = served.keyed
-    is_full = keyed.lists.is_full_of(limits)
+    keyed, config = served.keyed, served.broker.config
+    is_full = keyed.lists.is_full_of(config)
     if served.broker.now.mono_us < keyed.lists.looks_from_us:
         return False
-    is_idle = not keyed.line.has_ready and _is_consumer_idle(served, limits)
-    is_more = room.make_room(keyed, limits, served.broker.config.keys_at_once, is_consumer_idle=is_idle)
+    is_idle = not keyed.line.has_ready and _is_consumer_idle(served)
+    is_more = room.make_room(keyed, config, config.keys_at_once, is_consumer_idle=is_idle)
     keyed.lists.is_full = keyed.lists.is_full or is_full
     if keyed.window.floor > served.ledger.acked:
         served.ledger.acknowledge(keyed.window.floor)
@@ -213,7 +198,7 @@ def _make_room(served: KeyedServed, limits: RoomLimits) -> bool:
         control_records.replicate_soon(served)
     if keyed.lists.is_full:
         note_full(served)
-    if not keyed.lists.is_full_of(limits) and not room.is_short(keyed, limits):
+    if not keyed.lists.is_full_of(config) and not room.is_short(keyed, config):
         return True
     if is_more:
         served.go_on_next_step(TimerKind.KEYS)
@@ -222,24 +207,12 @@ def _make_room(served: KeyedServed, limits: RoomLimits) -> bool:
     return False
 
 
-def _is_consumer_idle(served: KeyedServed, limits: RoomLimits) -> bool:
+def _is_consumer_idle(served: KeyedServed) -> bool:
     """Whether a consumer that has room has less than half of its share of what may be live."""
-    share = limits.live_messages // (2 * max(len(served.group.consumers), 1))
+    share = served.broker.config.live_messages_max // (2 * max(len(served.group.consumers), 1))
     return not served.group.is_held and any(
         consumer.in_flight < max(share, 1) and _room_of(served.broker, consumer) > 0
         for consumer in served.group.consumers
-    )
-
-
-def room_limits(broker: BrokerState) -> RoomLimits:
-    """How much of a consumer group waits at most."""
-    config = broker.config
-    return RoomLimits(
-        config.live_messages_max,
-        config.window_indexes_max,
-        config.aside_messages_max,
-        config.waiting_keys_max,
-        config.waiting_bytes_max,
     )
 
 
@@ -259,7 +232,10 @@ def note_full(served: KeyedServed) -> None:
 
 
 def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: KeysRead) -> None:
-    """The keys were read: the messages wait behind those of the same key."""
+    """The keys were read: the messages wait behind those of the same key.
+
+    All that was read is reserved, so that it can be granted; see rule `reservations` in `exclusive.delivery`.
+    """
     served = keyed_of(broker, partition, partition.consumer_groups.get(group))
     if served is None or served.keyed.reading != event.serial:
         return
@@ -288,7 +264,10 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
             keyed.grants.average_bytes = keyed.grants.average_bytes or header.body_length // header.message_count
         keyed.read_index = max(keyed.read_index, header.end_index)
     control_records.after_passing(served)
-    _reserve(served)
+    ahead = broker.config.reservation_messages
+    if keyed.read_index + ahead // 2 > served.ledger.reserved:  # early, so that no grant waits for it
+        served.ledger.reserved = keyed.read_index + ahead
+        control_records.replicate(served)
     go_on(served)
 
 
@@ -326,19 +305,10 @@ def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> N
             keyed.live_count += 1
 
 
-def _reserve(served: KeyedServed) -> None:
-    """Reserve all that was read, so that it can be granted; see rule `reservations` in `exclusive.delivery`."""
-    ledger = served.ledger
-    ahead = served.broker.config.reservation_messages
-    if served.keyed.read_index + ahead // 2 > ledger.reserved:  # early, so that no grant waits for it
-        ledger.reserved = served.keyed.read_index + ahead
-        control_records.replicate(served)
-
-
 # ---- granting -------------------------------------------------------------------------------------------
 
 
-def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget) -> None:
+def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget | None) -> None:
     """Grant ready keys to the consumers that have room, in turns.
 
     Mostly more is ready than the consumers have room for. Then a consumer that acknowledges messages is the only one
@@ -355,14 +325,18 @@ def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget) -> Non
         return
     if not served.has_right():
         return
-    if not _has_tokens(served):
-        return
+    count = broker.streams.tokens - served.group.tokens_from
+    if count >= broker.config.term_tokens_max:  # few tokens of the term are left, so the server takes the next term
+        served.poll(TERM_US, TimerKind.KEEPING)
+        if count + FRAME_MESSAGES_MAX > tokens.count_max(served.group.term):
+            return
     turn = keyed.grants.turn % len(waiting)
     keyed.grants.turn += 1
     fair = -(-len(keyed.line.ready) // len(waiting))
     for consumer in waiting[turn:] + waiting[:turn]:
         share = max(fair, consumer.in_flight_max // ROOM_SHARE, 1)
-        frame = _frame_for(served, consumer, share, gone)
+        bytes_max = min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
+        frame = _frame_for(served, consumer, share, bytes_max, gone)
         if frame is None:
             break  # no key is ready, or only such that wait for a reservation
         consumer.read_serial = broker.new_serial()
@@ -370,8 +344,7 @@ def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget) -> Non
         broker.reads[consumer.read_serial] = (
             ReadKind.KEYS, served.partition.id, served.segment.no, served.group.name, 0,
         )  # fmt: skip
-        room_bytes = _room_bytes(broker, consumer)
-        earlier_messages.read_rows(served, consumer.read_serial, frame.offsets, room_bytes)
+        earlier_messages.read_rows(served, consumer.read_serial, frame.offsets, bytes_max)
     else:
         keyed.grants.is_sated = True  # each of them is given something
 
@@ -383,23 +356,23 @@ def _room_of(broker: BrokerState, consumer: Consumer) -> int:
     """
     if consumer.read_serial or broker.streams.credits.get(consumer.stream, 0) <= 0:
         return 0
-    most, demand = consumer.in_flight_max, consumer.demand
+    most = consumer.in_flight_max
     room = most - consumer.in_flight
-    if demand is None or demand >= most:
+    if consumer.demand >= most:
         return room if room >= most // ROOM_SHARE else 0
-    return min(room, demand)
+    return min(room, consumer.demand)
 
 
-def _room_bytes(broker: BrokerState, consumer: Consumer) -> int:
-    """How many bytes may be read for a consumer at once."""
-    return min(broker.streams.credits[consumer.stream], broker.config.deliver_bytes)
+def _frame_for(
+    served: KeyedServed, consumer: Consumer, share: int, bytes_max: int, gone: GoneBudget | None
+) -> Frame | None:
+    """Grant ready keys to a consumer, at most `share` and as many messages as it has room for.
 
-
-def _frame_for(served: KeyedServed, consumer: Consumer, share: int, gone: GoneBudget) -> Frame | None:
-    """Grant ready keys to a consumer, at most `share` and as many messages as it has room for."""
+    `bytes_max` is how many bytes are read for it at once.
+    """
     broker, keyed = served.broker, served.keyed
     average_bytes = max(keyed.grants.average_bytes, 1)  # a guess, so that few grants come back: see `frames-by-size`
-    most = max(_room_bytes(broker, consumer) // average_bytes, 1)
+    most = max(bytes_max // average_bytes, 1)
     room = min(_room_of(broker, consumer), FRAME_MESSAGES_MAX, most)
     longest = min(GRANT_MESSAGES_MAX, max(GRANT_BYTES_MAX // average_bytes, 1), consumer.run_max or GRANT_MESSAGES_MAX)
     # A consumer extends its grants in the time that it received. A shorter one counts when it joins again.
@@ -440,7 +413,7 @@ def _frame_for(served: KeyedServed, consumer: Consumer, share: int, gone: GoneBu
     return frame
 
 
-def _grant_key(served: KeyedServed, frame: Frame, count: int, gone: GoneBudget) -> tuple[int, ...] | None:
+def _grant_key(served: KeyedServed, frame: Frame, count: int, gone: GoneBudget | None) -> tuple[int, ...] | None:
     """Grant the first messages of the next ready key, which is no single, as a part of a frame.
 
     Returns:
@@ -450,7 +423,7 @@ def _grant_key(served: KeyedServed, frame: Frame, count: int, gone: GoneBudget) 
     key = line.next_ready()
     if key is None:
         return None
-    is_there = _pass_gone(served, key, gone)
+    is_there = gone is None or _pass_gone(served, key, gone)
     if not is_there or not (key.live or key.aside):
         line.take_ready()
         if not is_there:
@@ -522,7 +495,7 @@ def _pass_gone_lists(served: KeyedServed, budget: GoneBudget) -> None:
          minute.
     """
     keyed = served.keyed
-    if not served.group.consumers and served.group.is_at_most_once:
+    if not served.group.consumers and served.cursor.at_most_once:
         return  # nothing is noted for it
     chain = served.chain
     while (oldest := keyed.lists.oldest) and end_of_gone(chain, oldest)[0]:
@@ -622,12 +595,11 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
     served = keyed_of(broker, partition, partition.consumer_groups.get(group))
     if served is None or event.serial not in served.keyed.grants.reads:
         return
-    keyed, is_at_most_once = served.keyed, served.group.is_at_most_once
+    keyed, is_at_most_once = served.keyed, served.cursor.at_most_once
     frame = keyed.grants.reads.pop(event.serial)
     consumer, is_whole = frame.consumer, all(keyed.grants.by_token.get(grant.token) is grant for grant in frame.grants)
     if consumer.read_serial == event.serial:
         consumer.read_serial = 0
-    has_right = right.may_deliver(broker, partition, served.segment.no)
     freed = None
     if event.body is not None and event.count:
         keyed.grants.average_bytes = len(event.body) // event.count
@@ -635,18 +607,22 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
             frames.cut(keyed, frame, event.count)
     if event.unreadable:
         _set_unreadable_aside(served, frame, event.unreadable)
-    elif event.body is None or not is_whole or (not has_right and is_at_most_once):
-        _take_back(keyed, frame)  # the body has the messages of all these grants, so it counts only if all of them do
-        if event.body is None or is_whole:
-            right.seek(broker, partition, served.segment.no)
-            served.retry_in(broker.config.retry_us)
-            return
-    elif not _is_asked_for(frame):
+    elif event.body is None:
         _take_back(keyed, frame)
-    elif not has_right:  # it mostly comes back within milliseconds, so keep what was read
+        right.seek(broker, partition, served.segment.no)
+        served.retry_in(broker.config.retry_us)
+        return
+    elif not is_whole:  # the body has the messages of all these grants, so it counts only if all of them do
+        _take_back(keyed, frame)
+    elif is_at_most_once and not served.has_right():
+        _take_back(keyed, frame)
+        served.retry_in(broker.config.retry_us)
+        return
+    elif consumer.demand < len(frame.offsets):  # it asks for fewer by now, and would hold up the keys
+        _take_back(keyed, frame)
+    elif not served.has_right():  # it mostly comes back within milliseconds, so keep what was read
         consumer.read_serial = event.serial
         keyed.grants.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
-        right.seek(broker, partition, served.segment.no)
         served.retry_in(broker.config.retry_us)
         return
     elif is_at_most_once:
@@ -656,11 +632,6 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
         _deliver(served, frame, event.body)
         freed = consumer
     go_on(served, freed)
-
-
-def _is_asked_for(frame: Frame) -> bool:
-    """Whether the consumer still asks for this many messages. If not, it would hold up the keys."""
-    return frame.consumer.demand is None or frame.consumer.demand >= len(frame.offsets)
 
 
 def _take_back(keyed: KeyedDispatcher, frame: Frame) -> None:
@@ -691,7 +662,7 @@ def _set_unreadable_aside(served: KeyedServed, frame: Frame, unreadable: tuple[i
         key, first = grant.key, grant.offsets[0]
         if first not in keyed.unreadable:
             keyed.line.requeue(key)
-        elif keyed.lists.has_room(room_limits(served.broker)):
+        elif keyed.lists.has_room(served.broker.config):
             keyed.park(key, "the body of the message cannot be read: no consumer can be given it")
             served.note(
                 "unreadable_message", key=name_to_text(key.name),
@@ -745,7 +716,8 @@ def _give_durable(served: KeyedServed) -> None:
         if consumer.read_serial == unsent.serial:
             consumer.read_serial = 0
         is_whole = all(keyed.grants.by_token.get(grant.token) is grant for grant in unsent.frame.grants)
-        if not served.group.is_at_most_once and not (is_whole and _is_asked_for(unsent.frame)):
+        is_asked_for = consumer.demand >= len(unsent.frame.offsets)
+        if not served.cursor.at_most_once and not (is_whole and is_asked_for):
             _take_back(keyed, unsent.frame)
         elif is_whole and consumer in served.group.consumers:
             _deliver(served, unsent.frame, unsent.body)
@@ -771,7 +743,7 @@ def _deliver(served: KeyedServed, frame: Frame, body: bytes) -> None:
     repeated_below = make_offset(served.segment.no, min(repeated_index, INDEX_MAX))
     counts = [1] * count if frame.counts is None else frame.counts + [1] * (count - len(frame.counts))
     attempts = [1] * count if frame.attempts is None else frame.attempts + [1] * (count - len(frame.attempts))
-    if (served.group.is_at_most_once and not repeated_index) or min(offsets) >= repeated_below:
+    if (served.cursor.at_most_once and not repeated_index) or min(offsets) >= repeated_below:
         repeated = [False] * count
     else:
         begins = accumulate(counts, initial=0)
@@ -779,7 +751,7 @@ def _deliver(served: KeyedServed, frame: Frame, body: bytes) -> None:
     for token in again:
         repeated[token - frame.first_token] = True
     frame.counts = frame.attempts = None
-    if frame.consumer.demand is not None:
+    if frame.consumer.is_on_demand:
         frame.consumer.demand = max(frame.consumer.demand - len(offsets), 0)
     granted = Granted(frame.first_token, counts, attempts, repeated, offsets, body, served.group.server_epoch)
     tell(served.broker, frame.consumer, granted)

@@ -267,7 +267,7 @@ def _fail(served: KeyedServed, key: Key, reason: str, delay_ms: int | None = Non
 
 def _may_park(served: KeyedServed) -> bool:
     """Whether there is room for one more list. If not, the key is tried again, so that nothing is lost."""
-    return served.keyed.lists.has_room(grants.room_limits(served.broker))
+    return served.keyed.lists.has_room(served.broker.config)
 
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:
@@ -303,7 +303,7 @@ def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) 
     if asked is None:
         return
     consumer_group, consumer = asked
-    if consumer.demand is not None:
+    if consumer.is_on_demand:
         consumer.demand = event.messages
         consumer.run_max = event.run_max or consumer.run_max
         served = keyed_of(broker, partition, consumer_group)

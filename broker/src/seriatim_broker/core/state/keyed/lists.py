@@ -6,24 +6,14 @@ import heapq
 from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from seriatim_api.ids import split_offset
 
+from ...values.config import BrokerConfig
 from ...values.ledger_rows import CHUNK_OFFSETS
 from ...values.states import State
 from .key import RECORD_BYTES, STALE_ENTRIES_MAX, Key
 from .line import KeysInLine
-
-
-class RoomLimits(NamedTuple):
-    """How much of a consumer group is in memory and in lists at most; see `BrokerConfig` for each."""
-
-    live_messages: int
-    window_indexes: int
-    aside_messages: int
-    waiting_keys: int
-    waiting_bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -76,21 +66,23 @@ class Lists(State):
         """Names of the keys whose lists begin in one of these segments."""
         return [key.name for key in self.line.keys.values() if key.aside and split_offset(key.aside[0])[0] in segments]
 
-    def has_room(self, limits: RoomLimits) -> bool:
+    def has_room(self, config: BrokerConfig) -> bool:
         """Whether one more key may have a list."""
-        return not self.has_enough(limits) and self.message_count < limits.aside_messages
+        return not self.has_enough(config) and self.message_count < config.aside_messages_max
 
-    def is_full_of(self, limits: RoomLimits) -> bool:
+    def is_full_of(self, config: BrokerConfig) -> bool:
         """Whether no more messages may be read because too many keys, or too many messages in lists, wait.
 
         Then most keys fail, so reading further helps no consumer. The limit bounds what a handoff has.
         """
-        is_full = max(self.key_count, self.line.delayed_count) >= limits.waiting_keys
-        return is_full or self.waiting_bytes >= limits.waiting_bytes or self.message_count >= limits.aside_messages
+        is_full = max(self.key_count, self.line.delayed_count) >= config.waiting_keys_max
+        return (
+            is_full or self.waiting_bytes >= config.waiting_bytes_max or self.message_count >= config.aside_messages_max
+        )
 
-    def has_enough(self, limits: RoomLimits) -> bool:
+    def has_enough(self, config: BrokerConfig) -> bool:
         """Whether no more keys may have lists."""
-        return self.key_count >= limits.waiting_keys or self.waiting_bytes >= limits.waiting_bytes
+        return self.key_count >= config.waiting_keys_max or self.waiting_bytes >= config.waiting_bytes_max
 
     def append(self, key: Key, offsets: Sequence[int]) -> None:
         """These offsets are the last ones of the list of the key."""

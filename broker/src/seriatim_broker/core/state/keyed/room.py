@@ -7,9 +7,9 @@ from typing import Final
 
 from seriatim_api.ids import INDEX_MAX
 
+from ...values.config import BrokerConfig
 from .dispatcher import KeyedDispatcher
 from .key import Key
-from .lists import RoomLimits
 
 _HOLDS_WINDOW, _WAITS, _HAS_MANY, _IS_GRANTED = 1, 2, 3, 4
 """Why a key is set aside: it holds the floor far behind, it waits for a time or for the forwarder, it has many
@@ -34,13 +34,13 @@ def set_some_aside(keyed: KeyedDispatcher, count: int) -> bool:
     return bool(chosen)
 
 
-def is_short(keyed: KeyedDispatcher, limits: RoomLimits) -> bool:
+def is_short(keyed: KeyedDispatcher, config: BrokerConfig) -> bool:
     """Whether no more messages may be read: too many are live, or the floor lies too far behind."""
     window = keyed.read_index - keyed.window.floor
-    return keyed.live_count >= limits.live_messages or window >= limits.window_indexes
+    return keyed.live_count >= config.live_messages_max or window >= config.window_indexes_max
 
 
-def make_room(keyed: KeyedDispatcher, limits: RoomLimits, count: int, *, is_consumer_idle: bool) -> bool:
+def make_room(keyed: KeyedDispatcher, config: BrokerConfig, count: int, *, is_consumer_idle: bool) -> bool:
     """Set keys aside until a tenth of the room is free, or the lists are full (`is_full`).
 
     A key that waits long, or is worked on for long, does not stop the others. Without it:
@@ -57,21 +57,21 @@ def make_room(keyed: KeyedDispatcher, limits: RoomLimits, count: int, *, is_cons
     Half of the lists are left for keys that fail.
 
     Args:
-        limits: The limits.
+        config: How much may wait.
         count: Maximum number of keys that are set aside now.
         is_consumer_idle: A consumer has room, and no key is ready.
 
     Returns:
         Whether more could be set aside now.
     """
-    if keyed.lists.is_full and keyed.lists.message_count < limits.aside_messages * 9 // 10:
-        keyed.lists.is_full = keyed.lists.is_full_noted = keyed.lists.is_full_of(limits)
-    window_begin = keyed.read_index - limits.window_indexes * 9 // 10
-    live_wanted = limits.live_messages * 9 // 10
-    if keyed.read_index - keyed.window.floor < limits.window_indexes:
+    if keyed.lists.is_full and keyed.lists.message_count < config.aside_messages_max * 9 // 10:
+        keyed.lists.is_full = keyed.lists.is_full_noted = keyed.lists.is_full_of(config)
+    window_begin = keyed.read_index - config.window_indexes_max * 9 // 10
+    live_wanted = config.live_messages_max * 9 // 10
+    if keyed.read_index - keyed.window.floor < config.window_indexes_max:
         window_begin = 0
-    if keyed.live_count < limits.live_messages:
-        live_wanted = limits.live_messages
+    if keyed.live_count < config.live_messages_max:
+        live_wanted = config.live_messages_max
         is_consumer_idle = False
     if is_consumer_idle:
         for token, frame in list(islice(keyed.grants.singles.items(), count)):
@@ -82,20 +82,20 @@ def make_room(keyed: KeyedDispatcher, limits: RoomLimits, count: int, *, is_cons
     victims = [
         (rank, key)
         for key in keyed.line.keys.values()
-        if key.live and (rank := _rank(keyed, key, window_begin, limits, is_consumer_idle=is_consumer_idle))
+        if key.live and (rank := _rank(keyed, key, window_begin, config, is_consumer_idle=is_consumer_idle))
     ]
     begun = keyed.live_count
     for rank, key in sorted(victims, key=lambda victim: victim[0]):
         if rank[0] > _HOLDS_WINDOW and keyed.live_count < live_wanted:
             break
         if rank[0] == _IS_GRANTED and (
-            keyed.lists.key_count >= limits.waiting_keys // 2
-            or keyed.lists.waiting_bytes >= limits.waiting_bytes // 2
-            or keyed.lists.message_count >= limits.aside_messages // 2
+            keyed.lists.key_count >= config.waiting_keys_max // 2
+            or keyed.lists.waiting_bytes >= config.waiting_bytes_max // 2
+            or keyed.lists.message_count >= config.aside_messages_max // 2
         ):
             break
-        is_more = not key.aside and keyed.lists.has_enough(limits)
-        if is_more or keyed.lists.message_count + len(key.live) > limits.aside_messages:
+        is_more = not key.aside and keyed.lists.has_enough(config)
+        if is_more or keyed.lists.message_count + len(key.live) > config.aside_messages_max:
             keyed.lists.is_full = True
             break
         if not count or begun - keyed.live_count >= ASIDE_AT_ONCE_MAX:
@@ -108,7 +108,7 @@ def make_room(keyed: KeyedDispatcher, limits: RoomLimits, count: int, *, is_cons
 
 
 def _rank(
-    keyed: KeyedDispatcher, key: Key, window_begin: int, limits: RoomLimits, *, is_consumer_idle: bool
+    keyed: KeyedDispatcher, key: Key, window_begin: int, config: BrokerConfig, *, is_consumer_idle: bool
 ) -> tuple[int, int] | None:
     """Which keys are set aside first: (kind, order); None: the key stays."""
     grant = keyed.grants.by_token.get(key.token)
@@ -117,7 +117,7 @@ def _rank(
         return _HOLDS_WINDOW, first
     if key.is_held or (key.ready_us and not key.token):
         return _WAITS, -key.ready_us
-    if len(key.live) > max(limits.live_messages // 100, 1):
+    if len(key.live) > max(config.live_messages_max // 100, 1):
         return _HAS_MANY, -len(key.live)
     if is_consumer_idle and key.token:
         return _IS_GRANTED, first
