@@ -39,7 +39,7 @@ def cross_if_done(served: Served) -> None:
         or ledger.replications
         or consumer_group.writing is not None
         or consumer_group.crossing_serial
-        or (consumer_group.is_at_most_once and dispatcher.held_back)
+        or (served.cursor.at_most_once and dispatcher.held_back)
     ):
         return
     assert log.record.sealed_len is not None

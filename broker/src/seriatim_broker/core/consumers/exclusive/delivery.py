@@ -153,7 +153,7 @@ def _is_acknowledged_first(served: Served, end: int) -> bool:
       2. The server dies. The next one has no acknowledgement of 1:0, and gives it a second time.
     """
     ledger = served.ledger
-    if not served.group.is_at_most_once or end <= ledger.safe_acked:
+    if not served.cursor.at_most_once or end <= ledger.safe_acked:
         return True
     if ledger.acknowledge(end):
         control_records.replicate(served)

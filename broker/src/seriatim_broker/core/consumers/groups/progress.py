@@ -124,7 +124,6 @@ def finish_replication(served: Served, serial: int) -> None:
         return
     ledger, active = served.ledger, served.dispatcher.active
     replication = ledger.replications[serial]
-    confirms = replication.confirms
     is_safer = ledger.finish_replication(serial)
     if is_safer is None:
         return
@@ -133,7 +132,12 @@ def finish_replication(served: Served, serial: int) -> None:
         served.partition.safe_cursors = put(served.partition.safe_cursors, consumer_group.name, safe)
     if is_safer and active is not None:
         tell(served.broker, active, AckConfirmed(consumer_group.segment_no, ledger.safe_acked))
-    _confirm_requests(served, confirms)
+    numbers = {(stream, subscription): number for stream, subscription, number in replication.confirms}
+    for consumer in consumer_group.consumers if numbers else ():  # rule `ack-copies` counts for single messages too
+        number = numbers.get((consumer.stream, consumer.subscription), 0)
+        if number > consumer.ack_confirmed:
+            consumer.ack_confirmed = number
+            tell(served.broker, consumer, AcksConfirmed(number))
     if isinstance(served, KeyedServed):
         if served.keyed.grants.unsent:
             grants.on_durable(served, serial)
@@ -145,21 +149,6 @@ def finish_replication(served: Served, serial: int) -> None:
             outcomes.thaw(served)
     go_on(served)
     forget_if_unused(served.partition, consumer_group)
-
-
-def _confirm_requests(served: Served, confirms: tuple[tuple[int, int, int], ...]) -> None:
-    """Tell consumers which of their requests with acknowledgements are durable on every eligible member.
-
-    Rule `ack-copies` counts for single messages too.
-    """
-    if not confirms:
-        return
-    numbers = {(stream, subscription): number for stream, subscription, number in confirms}
-    for consumer in served.group.consumers:
-        number = numbers.get((consumer.stream, consumer.subscription), 0)
-        if number > consumer.ack_confirmed:
-            consumer.ack_confirmed = number
-            tell(served.broker, consumer, AcksConfirmed(number))
 
 
 def pump(broker: BrokerState, partition: Partition, segment_no: int) -> None:

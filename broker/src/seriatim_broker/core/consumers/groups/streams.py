@@ -28,8 +28,8 @@ def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) 
     Returns:
         The partition of the subscription, if this broker knows it.
     """
-    partition = _subscribed(broker, partitions, event.stream, event.subscription)
-    broker.streams.subscriptions.get(event.stream, {}).pop(event.subscription, None)
+    subscribed_to = broker.streams.subscriptions.get(event.stream, {}).pop(event.subscription, None)
+    partition = partitions.get(subscribed_to) if subscribed_to is not None else None
     if partition is not None:
         subscriptions.leave(broker, partition, event.stream, event.subscription)
     return partition
@@ -39,17 +39,12 @@ def subscribed(handle: Callable[[BrokerState, Partition, Any], None]) -> Callabl
     """A handler for the partition of the subscription that the event names. If there is none here, nothing happens."""
 
     def on_event(broker: BrokerState, partitions: Partitions, event: Any) -> None:
-        partition = _subscribed(broker, partitions, event.stream, event.subscription)
+        subscribed_to = broker.streams.subscriptions.get(event.stream, {}).get(event.subscription)
+        partition = partitions.get(subscribed_to) if subscribed_to is not None else None
         if partition is not None:
             handle(broker, partition, event)
 
     return on_event
-
-
-def _subscribed(broker: BrokerState, partitions: Partitions, stream: int, subscription: int) -> Partition | None:
-    """The partition of a subscription, if this broker knows it."""
-    partition = broker.streams.subscriptions.get(stream, {}).get(subscription)
-    return partitions.get(partition) if partition is not None else None
 
 
 def on_credit(broker: BrokerState, partitions: Partitions, event: ConsumerCredit) -> None:
