@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import Final
 
 import structlog
@@ -38,7 +37,7 @@ out, because 1,000 messages may lie in 1,000 batches of 1 MiB."""
 
 _log = structlog.get_logger(__name__)
 
-_Place = tuple[PartitionId, int, int]
+_Found = tuple[OpenedBody, int, int]  # and the offsets of its messages: the first one, and the one after the last one
 _Part = tuple[OpenedBody, range]
 _Row = tuple[OpenedBody, int]
 
@@ -68,9 +67,9 @@ class KeyedReads:
         self._storage = storage
         self._bodies = bodies
         self._cache_bytes_max = cache_bytes_max
-        self._cache: OrderedDict[_Place, tuple[OpenedBody, int, int]] = OrderedDict()  # -> (body, base, end)
+        self._cache: OrderedDict[tuple[PartitionId, int], _Found] = OrderedDict()  # by the first offset of a batch
         self._cache_bytes = 0
-        self._bases: dict[tuple[PartitionId, int], list[int]] = {}  # of the kept batches of a segment, ascending
+        self._firsts: dict[PartitionId, list[int]] = {}  # of the kept batches: their first offsets, ascending
         self.retry_cache = RetryCache(retry_cache_bytes_max, is_needed)
 
     async def keys(self, effect: fx.ReadKeys) -> KeysRead:
@@ -86,8 +85,14 @@ class KeyedReads:
                 sequential=True,
             )
             for batch in batches:
-                columns.append(KeyColumn(batch.header, self._keys_of(batch)))
-                if not batch.header.flags & (FLAG_LZ4 | FLAG_ZSTD):  # others are taken apart when they are granted
+                header = batch.header
+                try:
+                    keys = self._bodies.keys(batch)
+                except UnreadableBodyError as exc:  # consumers are given the body, and say what is wrong with it
+                    _log.error("body_not_readable", segment=header.segment, index=header.base_index, error=str(exc))
+                    keys = None
+                columns.append(KeyColumn(header, keys))
+                if not header.flags & (FLAG_LZ4 | FLAG_ZSTD):  # others are taken apart when they are granted
                     self._keep(effect.partition, batch)
         except UnreadableBodyError as exc:
             _log.error("keys_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
@@ -96,13 +101,6 @@ class KeyedReads:
             _log.error("keys_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
             return KeysRead(effect.serial, None, is_damaged)
         return KeysRead(effect.serial, tuple(columns))
-
-    def _keys_of(self, batch: Batch) -> tuple[bytes | None, ...] | None:
-        try:
-            return self._bodies.keys(batch)
-        except UnreadableBodyError as exc:  # consumers are given the body as it is, and say what is wrong with it
-            _log.error("body_not_readable", segment=batch.header.segment, index=batch.header.base_index, error=str(exc))
-            return None
 
     async def rows(self, effect: fx.ReadRows) -> RowsRead:
         """A body with the first messages that the effect asks for, or which of them are in bodies that cannot be read.
@@ -116,7 +114,7 @@ class KeyedReads:
                 self._keep_if_readable(effect.partition, batch, bad)
             while True:
                 parts, missing = self._in_memory(effect.partition, offsets)
-                known = self._first_that_fit(list(takewhile(_is_found, parts)), effect.bytes_max)
+                known = self._first_that_fit(parts, effect.bytes_max)
                 if not missing or known[2]:
                     break
                 read = await self._read_missing(effect.partition, sorted(missing), bad, is_alone=len(offsets) == 1)
@@ -138,11 +136,13 @@ class KeyedReads:
     def _first_that_fit(self, parts: Sequence[_Part], bytes_max: int) -> tuple[list[_Part], int, bool]:
         """The first messages that have at most this many bytes, how many they are, and whether others do not fit.
 
-        The first message always fits: a message that is larger comes alone.
+        The first message always fits: a message that is larger comes alone. A part without a body ends them.
         """
         found: list[_Part] = []
         count, left = 0, bytes_max
         for body, rows in parts:
+            if body is _NOWHERE:
+                break
             size_bytes = self._bodies.size_of(body, rows)
             if size_bytes <= left:
                 found.append((body, rows))
@@ -167,7 +167,7 @@ class KeyedReads:
             at = run.start
             while at < run.stop:
                 if not first <= at < end:
-                    found = self._find_message(partition, at)
+                    found = self._find(partition, at)
                     if found is None:
                         parts.append((_NOWHERE, range(at, run.stop)))
                         missing += range(at, run.stop)
@@ -196,18 +196,18 @@ class KeyedReads:
         found: dict[int, _Row] = {}
         held_bytes = taken_bytes = at = end = 0
         while at < len(offsets):
-            no, index = split_offset(offsets[at])
-            batch = self._find(partition, no, index)
-            if batch is None and not _has(bad, no, index):
+            offset = offsets[at]
+            kept = self._find(partition, offset)
+            if kept is None and not _has(bad, offset):
                 # A sequential read leaves its place open for the next one, and there is mostly none.
-                batch = await self._read(partition, no, index, bad, sequential=offsets[at] == end)
-            if batch is None:
-                if not _has(bad, no, index):
+                kept = await self._read(partition, offset, bad, sequential=offset == end)
+            if kept is None:
+                if not _has(bad, offset):
                     return None
                 at += 1
                 continue
-            body, first, end = batch[0], make_offset(no, batch[1]), make_offset(no, batch[2])
-            wanted = [offset for offset in offsets[at : at + batch[2] - index] if offset < end]
+            body, first, end = kept
+            wanted = [offset for offset in offsets[at : at + end - offset] if offset < end]
             at += len(wanted)
             rows = _runs([offset - first for offset in wanted])
             taken_bytes += sum(self._bodies.size_of(body, part) for part in rows)
@@ -227,12 +227,11 @@ class KeyedReads:
 
     def keep(self, effect: fx.KeepMessage) -> None:
         """A consumer failed on a message: keep it for its next attempt."""
-        no, index = split_offset(effect.offset)
-        partition, body = effect.partition, b""
-        if self.retry_cache.find(partition, effect.offset) is None:
-            batch = self._find(partition, no, index)
-            body = self._bodies.join([(batch[0], _one(index - batch[1]))]) if batch is not None else b""
-        self.retry_cache.put(partition, effect.offset, body, effect.delay_ms / 1000)
+        partition, offset, body = effect.partition, effect.offset, b""
+        if self.retry_cache.find(partition, offset) is None:
+            found = self._find(partition, offset)
+            body = self._bodies.join([(found[0], _one(offset - found[1]))]) if found is not None else b""
+        self.retry_cache.put(partition, offset, body, effect.delay_ms / 1000)
 
     def _keep_failed(self, partition: PartitionId, offsets: Sequence[int], body: OpenedBody, first: int) -> None:
         """Keep those of the messages that were read on which consumers failed before."""
@@ -250,13 +249,12 @@ class KeyedReads:
 
     async def dead_letter(self, effect: fx.ReadDeadLetter) -> DeadLetterRead:
         """The copy of one message for the dead-letter topic."""
-        no, index = split_offset(effect.offset)
         try:
             for batch in effect.batches:
                 self._keep_if_readable(effect.partition, batch, [])
-            found = self._find_message(effect.partition, effect.offset)
-            if found is None and await self._read(effect.partition, no, index, []) is not None:
-                found = self._find_message(effect.partition, effect.offset)
+            found = self._find(effect.partition, effect.offset)
+            if found is None:
+                found = await self._read(effect.partition, effect.offset, [])
             if found is None:
                 return DeadLetterRead(effect.serial, None)
             row = effect.offset - found[1]
@@ -266,53 +264,48 @@ class KeyedReads:
             return DeadLetterRead(effect.serial, None, isinstance(exc, CorruptionError))
 
     async def _read(
-        self, partition: PartitionId, no: int, index: int, bad: list[BatchHeader], *, sequential: bool = False
-    ) -> tuple[OpenedBody, int, int] | None:
+        self, partition: PartitionId, offset: int, bad: list[BatchHeader], *, sequential: bool = False
+    ) -> _Found | None:
+        no, index = split_offset(offset)
         batches = await self._storage.read(partition, no, index, index + 1, READ_BYTES, sequential=sequential)
         for batch in batches:
             self._keep_if_readable(partition, batch, bad)
-        return self._find(partition, no, index)
+        return self._find(partition, offset)
 
     # ---- the cache -----------------------------------------------------------------------------------
 
-    def _find_message(self, partition: PartitionId, offset: int) -> tuple[OpenedBody, int, int] | None:
-        """An opened body with that message, and the offsets [first, end) of its messages, if it is in memory."""
+    def _find(self, partition: PartitionId, offset: int) -> _Found | None:
+        """An opened body with that message, if it is in memory: the message alone, or its batch."""
         single = self.retry_cache.find(partition, offset)
         if single is not None:
             return self._bodies.open_joined(single), offset, offset + 1
-        no, index = split_offset(offset)
-        found = self._find(partition, no, index)
-        return (found[0], make_offset(no, found[1]), make_offset(no, found[2])) if found is not None else None
-
-    def _find(self, partition: PartitionId, no: int, index: int) -> tuple[OpenedBody, int, int] | None:
-        """The opened batch with that message, if it is kept."""
-        bases = self._bases.get((partition, no), ())
-        at = bisect_right(bases, index) - 1
+        firsts = self._firsts.get(partition, ())
+        at = bisect_right(firsts, offset) - 1
         if at < 0:
             return None
-        place = (partition, no, bases[at])
+        place = (partition, firsts[at])
         found = self._cache[place]
-        if index >= found[2]:
+        if offset >= found[2]:
             return None
         self._cache.move_to_end(place)
         return found
 
     def _keep(self, partition: PartitionId, batch: Batch) -> None:
         header = batch.header
-        place = (partition, header.segment, header.base_index)
-        if place in self._cache:
+        first = make_offset(header.segment, header.base_index)
+        if (partition, first) in self._cache:
             return
         opened = self._bodies.open(batch)
-        self._cache[place] = (opened, header.base_index, header.end_index)
-        insort(self._bases.setdefault(place[:2], []), header.base_index)
+        self._cache[partition, first] = (opened, first, make_offset(header.segment, header.end_index))
+        insort(self._firsts.setdefault(partition, []), first)
         self._cache_bytes += opened.size_bytes
         while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
-            (gone_from, no, base), (gone, _, _) = self._cache.popitem(last=False)
+            (gone_from, first), (gone, _, _) = self._cache.popitem(last=False)
             self._cache_bytes -= gone.size_bytes
-            bases = self._bases[gone_from, no]
-            bases.remove(base)
-            if not bases:
-                del self._bases[gone_from, no]
+            firsts = self._firsts[gone_from]
+            firsts.remove(first)
+            if not firsts:
+                del self._firsts[gone_from]
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[range]:
@@ -324,10 +317,6 @@ def _runs(offsets: Sequence[int]) -> Iterator[range]:
             begin = offset
         end = offset + 1
     yield range(begin, end)
-
-
-def _is_found(part: _Part) -> bool:
-    return part[0] is not _NOWHERE
 
 
 def _one(row: int) -> range:
@@ -351,6 +340,7 @@ def _completed(parts: Sequence[_Part], read: Mapping[int, _Row]) -> list[_Part]:
     return whole
 
 
-def _has(headers: list[BatchHeader], no: int, index: int) -> bool:
+def _has(headers: list[BatchHeader], offset: int) -> bool:
     """Whether a message is in one of these batches."""
+    no, index = split_offset(offset)
     return any(header.segment == no and header.base_index <= index < header.end_index for header in headers)
