@@ -92,7 +92,7 @@ def test_grants_that_end_at_their_deadline_are_noted_with_their_number() -> None
 
 def test_grants_that_may_repeat_something_are_counted() -> None:
     def repeated(attempts: tuple[int, ...], flags: tuple[bool, ...]) -> int:
-        return fx.Granted(7, (1,) * len(attempts), attempts, flags, (), b"", 1).repeated_count
+        return fx.Granted(range(7, 7 + len(attempts)), (1,) * len(attempts), attempts, flags, (), b"", 1).repeated_count
 
     assert repeated((1, 1), (False, False)) == 0
     assert repeated((1, 3, 2), (False, False, False)) == 2

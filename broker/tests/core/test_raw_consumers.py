@@ -20,7 +20,6 @@ from seriatim_broker.rpc.streams.consume import (
     ROWS_MAX,
     SUBSCRIPTIONS_MAX,
     ConsumeStream,
-    read_request,
 )
 
 from .keyed_support import KeyedServing
@@ -62,7 +61,7 @@ class Raw:
     def send_raw(self, frame: bytes) -> list[broker_pb2.DeliveryEvent]:
         """The client sends these bytes."""
         self.stream._events.clear()
-        self.stream._take(read_request(frame))
+        self.stream.take(frame)
         return [self.stream._encode(subscription, event) for subscription, event in self.stream._events]
 
     def ledger(self) -> tuple[Any, ...]:
@@ -186,7 +185,7 @@ def test_requests_that_no_client_sends_are_refused_and_change_nothing(request_: 
     assert client.ledger() == before
 
 
-def test_a_request_over_the_limit_is_refused_before_it_isread_requestd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_over_the_limit_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     def parse(_data: bytes) -> Any:
         raise AssertionError("it was parsed")
 

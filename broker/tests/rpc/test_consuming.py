@@ -73,7 +73,7 @@ def test_requests_that_came_together_are_taken_in_their_order() -> None:
         broker_pb2.ConsumeRequest(ack=broker_pb2.Ack(subscription=1, number=3, tokens=[5], offsets=[6])),
         broker_pb2.ConsumeRequest(nack=broker_pb2.Nack(subscription=1, token=7, offset=8)),
     ]
-    consuming._take(broker_pb2.ConsumeRequest(many=broker_pb2.Requests(requests=requests)))
+    consuming.take(broker_pb2.ConsumeRequest(many=broker_pb2.Requests(requests=requests)).SerializeToString())
     assert [type(event) for event in fed] == [ConsumerAcks, ConsumerNack]
 
 
@@ -83,7 +83,7 @@ def test_a_hello_and_others_that_came_together_are_not_among_requests_that_came_
     inner = broker_pb2.ConsumeRequest()
     getattr(inner, kind).SetInParent()
     with pytest.raises(BadRequestError):
-        consuming._take(broker_pb2.ConsumeRequest(many=broker_pb2.Requests(requests=[inner])))
+        consuming.take(broker_pb2.ConsumeRequest(many=broker_pb2.Requests(requests=[inner])).SerializeToString())
     assert fed == []
 
 
@@ -137,7 +137,7 @@ def test_a_broker_holds_little_of_a_large_credit_in_its_memory() -> None:
     consuming, fed = stream()
     consuming._services.counters = SimpleNamespace(delivered_batches=0, delivered_bytes=0)
     granted, batch = 10 * AHEAD_BYTES_MAX, a_batch(1 << 20)
-    consuming._take(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)))
+    consuming.take(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=granted)).SerializeToString())
     assert sum(event.size_bytes for event in fed) == AHEAD_BYTES_MAX
     room = left = 0
     while True:
@@ -157,5 +157,5 @@ def test_a_broker_holds_little_of_a_large_credit_in_its_memory() -> None:
 def test_a_credit_of_a_near_consumer_counts_at_once() -> None:
     consuming, fed = stream()
     for _ in range(16):
-        consuming._take(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=1 << 20)))
+        consuming.take(broker_pb2.ConsumeRequest(credit=broker_pb2.Credit(bytes=1 << 20)).SerializeToString())
     assert [event.size_bytes for event in fed] == [1 << 20] * 16

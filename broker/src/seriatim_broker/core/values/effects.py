@@ -369,7 +369,7 @@ class Granted:
     They are columns, because a frame has up to a thousand grants, most of one message.
 
     Attributes:
-        first_token: The first token. The others follow one by one.
+        tokens: The token of each grant. They follow one by one.
         counts: How many messages each grant has.
         attempts: The attempt of the first message of each grant.
         maybe_repeated: Whether another server may have delivered each grant before.
@@ -378,18 +378,13 @@ class Granted:
         server_epoch: The server epoch.
     """
 
-    first_token: int
+    tokens: range
     counts: Sequence[int]
     attempts: Sequence[int]
     maybe_repeated: Sequence[bool]
     offsets: tuple[int, ...]
     body: bytes
     server_epoch: int
-
-    @property
-    def tokens(self) -> range:
-        """The token of each grant."""
-        return range(self.first_token, self.first_token + len(self.counts))
 
     @property
     def repeated_count(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import google_crc32c
 from google.protobuf.message import DecodeError
-from seriatim_api.batch import make_header, parse_header
+from seriatim_api.batch import make_header
 from seriatim_api.errors import (
     BadRequestError,
     SeriatimError,
@@ -41,7 +41,6 @@ from ...core.values.events import (
     StartPosition,
 )
 from ...core.values.keyed import DELAY_MS_MAX, ERROR_BYTES_MAX, ConsumerMode
-from ...core.values.log import Batch
 from ...counters.consumer_groups import ConsumerGroupCounts
 from ...interfaces.same_names import fill
 from ...interfaces.settings_records import mode_from_number, mode_to_number
@@ -128,52 +127,55 @@ class ConsumeStream:
 
     def take(self, frame: bytes | memoryview) -> Iterator[None]:
         """See `ServedStream`."""
-        self._take(read_request(frame))
-        return iter(())
-
-    def _take(self, request: broker_pb2.ConsumeRequest) -> None:
         feed = self._services.driver.feed
-        match request.WhichOneof("request"):
-            case "join":
-                self._join(request.join)
-            case "leave":
-                feed(ConsumerLeave(self._stream, request.leave.subscription))
-                self._open.discard(request.leave.subscription)
-                self._count_for(request.leave.subscription, None)
-            case "ack":
-                self._ack(request.ack)
-            case "credit":
-                self._give_credit(request.credit.bytes)
-            case "ping":
-                if not request.ping.session_ms:
-                    raise BadRequestError("a heartbeat says how long its consumer keeps a grant: `session_ms` is not 0")
-                feed(ConsumerPing(self._stream, request.ping.number, request.ping.session_ms))
-            case "nack":
-                self._nack(request.nack)
-            case "extend":
-                extend = request.extend
-                if len(extend.tokens) > ROWS_MAX:
-                    raise BadRequestError(f"a request extends at most {ROWS_MAX} grants")
-                tokens = tuple(extend.tokens)
-                feed(ConsumerExtend(self._stream, extend.subscription, tokens, extend.grant_ms, extend.unseen))
-            case "demand":
-                demand = request.demand
-                messages = min(demand.messages, IN_FLIGHT_MAX)
-                feed(ConsumerDemand(self._stream, demand.subscription, messages, demand.run_max))
-            case "yielded":
-                yielded = request.yielded
-                _check_offset(yielded.offset)
-                feed(ConsumerYielded(self._stream, yielded.subscription, yielded.token, yielded.number, yielded.offset))
-            case "spread_over":
-                told = request.spread_over
-                feed(ConsumerSpreadOver(self._stream, told.subscription, min(told.partitions, PARTITIONS_MAX)))
-            case "many":
-                for each in request.many.requests:
-                    if each.WhichOneof("request") == "many":
-                        raise BadRequestError("requests that leave together are not among others that do")
-                    self._take(each)
-            case _:
-                raise BadRequestError("the request is of a kind that is not known here, or a second hello")
+        request = read_request(frame)
+        requests = request.many.requests if request.HasField("many") else (request,)
+        for each in requests:
+            match each.WhichOneof("request"):
+                case "join":
+                    self._join(each.join)
+                case "leave":
+                    feed(ConsumerLeave(self._stream, each.leave.subscription))
+                    self._open.discard(each.leave.subscription)
+                    self._count_for(each.leave.subscription, None)
+                case "ack":
+                    self._ack(each.ack)
+                case "credit":
+                    self._give_credit(each.credit.bytes)
+                case "ping":
+                    if not each.ping.session_ms:
+                        raise BadRequestError(
+                            "a heartbeat says how long its consumer keeps a grant: `session_ms` is not 0"
+                        )
+                    feed(ConsumerPing(self._stream, each.ping.number, each.ping.session_ms))
+                case "nack":
+                    self._nack(each.nack)
+                case "extend":
+                    extend = each.extend
+                    if len(extend.tokens) > ROWS_MAX:
+                        raise BadRequestError(f"a request extends at most {ROWS_MAX} grants")
+                    tokens = tuple(extend.tokens)
+                    feed(ConsumerExtend(self._stream, extend.subscription, tokens, extend.grant_ms, extend.unseen))
+                case "demand":
+                    demand = each.demand
+                    messages = min(demand.messages, IN_FLIGHT_MAX)
+                    feed(ConsumerDemand(self._stream, demand.subscription, messages, demand.run_max))
+                case "yielded":
+                    yielded = each.yielded
+                    _check_offset(yielded.offset)
+                    feed(
+                        ConsumerYielded(
+                            self._stream, yielded.subscription, yielded.token, yielded.number, yielded.offset
+                        )
+                    )
+                case "spread_over":
+                    told = each.spread_over
+                    feed(ConsumerSpreadOver(self._stream, told.subscription, min(told.partitions, PARTITIONS_MAX)))
+                case "many":
+                    raise BadRequestError("requests that leave together are not among others that do")
+                case _:
+                    raise BadRequestError("the request is of a kind that is not known here, or a second hello")
+        return iter(())
 
     def _join(self, join: broker_pb2.Join) -> None:
         try:
@@ -284,13 +286,13 @@ class ConsumeStream:
         if not self._events:
             return None
         events: list[bytes] = []
-        rows: list[Batch] = []
+        batches: list[tuple[bytes, bytes]] = []  # headers and bodies
         size = 0
         while self._events and size < DELIVERY_FRAME_BYTES:
             subscription, event = self._events.popleft()
             events.append(self._encode(subscription, event).SerializeToString())
             if isinstance(event, fx.Batches):
-                rows += event.batches
+                batches += [(batch.header.raw, batch.body) for batch in event.batches]
                 added = sum(batch.size_bytes for batch in event.batches)
                 size += added
                 self._services.counters.delivered_batches += len(event.batches)
@@ -298,11 +300,22 @@ class ConsumeStream:
                 if (counts := self._counts.get(subscription)) is not None:
                     counts.delivered_messages += sum([batch.header.message_count for batch in event.batches])
             elif isinstance(event, fx.Granted):
-                batch = _as_batch(event)
-                rows.append(batch)
-                size += batch.size_bytes
+                header = make_header(  # only the count, the length and the checksum mean anything
+                    partition=0,
+                    message_count=len(event.offsets),
+                    producer=bytes(16),
+                    producer_epoch=0,
+                    base_sequence=0,
+                    first_timestamp_ms=0,
+                    last_timestamp_ms=0,
+                    body_length=len(event.body),
+                    body_crc=google_crc32c.value(event.body),
+                )
+                batches.append((header, event.body))
+                added = len(header) + len(event.body)
+                size += added
                 self._services.counters.delivered_batches += 1
-                self._services.counters.delivered_bytes += batch.size_bytes
+                self._services.counters.delivered_bytes += added
                 if (counts := self._counts.get(subscription)) is not None:
                     counts.delivered_messages += len(event.offsets)
                     counts.grants += len(event.counts)
@@ -312,7 +325,7 @@ class ConsumeStream:
         self._ahead_bytes -= size
         if self._owed_bytes:
             self._give_credit(0)
-        return delivery_frame_pieces(events, [(batch.header.raw, batch.body) for batch in rows])
+        return delivery_frame_pieces(events, batches)
 
     def _encode(self, subscription: int, event: fx.DeliveryEvent) -> broker_pb2.DeliveryEvent:
         """Translate an event for consumers. No other code here depends on the kinds of these events."""
@@ -369,22 +382,6 @@ class ConsumeStream:
             case _:
                 raise AssertionError(f"no such delivery: {event!r}")
         return out
-
-
-def _as_batch(granted: fx.Granted) -> Batch:
-    """The messages of grants as a batch. Only the count, the length and the checksum of its header mean anything."""
-    header = make_header(
-        partition=0,
-        message_count=len(granted.offsets),
-        producer=bytes(16),
-        producer_epoch=0,
-        base_sequence=0,
-        first_timestamp_ms=0,
-        last_timestamp_ms=0,
-        body_length=len(granted.body),
-        body_crc=google_crc32c.value(granted.body),
-    )
-    return Batch(parse_header(header), granted.body)
 
 
 def consumer_mode(number: int) -> ConsumerMode:

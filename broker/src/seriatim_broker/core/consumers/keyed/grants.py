@@ -753,7 +753,8 @@ def _deliver(served: KeyedServed, frame: Frame, body: bytes) -> None:
     frame.counts = frame.attempts = None
     if frame.consumer.is_on_demand:
         frame.consumer.demand = max(frame.consumer.demand - len(offsets), 0)
-    granted = Granted(frame.first_token, counts, attempts, repeated, offsets, body, served.group.server_epoch)
+    tokens_given = range(frame.first_token, frame.first_token + len(counts))
+    granted = Granted(tokens_given, counts, attempts, repeated, offsets, body, served.group.server_epoch)
     tell(served.broker, frame.consumer, granted)
     streams = served.broker.streams
     stream = frame.consumer.stream
