@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import zlib
 from collections import deque
 from collections.abc import Hashable
@@ -75,7 +76,7 @@ class QuietState(BrokerState):
             return
         timer = Timer(at_us, zlib.crc32(f"{kind} {detail}".encode()), partition, kind, detail)
         if timer not in self.timers.heap:
-            self.timers.push(timer)
+            heapq.heappush(self.timers.heap, timer)
 
 
 class FrozenState(QuietState):

@@ -81,7 +81,7 @@ slave-keeps-run [prepared]: a slave opens only what this run prepared
 - and chosen.member_run == broker.member_run
 + and (not master or chosen.member_run == broker.member_run)
 any-session [broken-links]: messages of an older connection do not count
-@ core.broker.BrokerCore._on_received
+@ core.dispatch.handlers._received
 - if link is None or not link.up or link.session != event.session:
 + if link is None or link.member is None:
 refused-unanswered [K1 K2 J1 J2 keyed-words]: a control record that is refused is not answered

@@ -14,36 +14,19 @@ from seriatim_api.ids import MemberId, PartitionId
 from .consumers.cursors import control_records
 from .consumers.groups import progress
 from .consumers.keyed import handoff
-from .control import holdings
 from .copies import copying, repair, settle
-from .dispatch import coordinator, handlers, links, partitions, quarantine, record
-from .peers import disks, lanes, right
+from .dispatch import coordinator, handlers, partitions, quarantine
+from .peers import disks, right
 from .state.broker import BrokerState
 from .state.outbox import LogDurable, Stored
 from .state.partition import Partitions
-from .state.timers import Timer
 from .switching import fencing
 from .values.config import BrokerConfig
 from .values.effects import Effect, EndMemberRun, Send
-from .values.events import (
-    Event,
-    Moment,
-    Persisted,
-    Received,
-    Tick,
-)
+from .values.events import Event, Moment, Persisted, Tick
 from .values.kinds import StoredFor, TimerKind
 from .values.log import RecoveredPartition
-from .values.messages import (
-    ChainChanges,
-    ChainUpdate,
-    CopiesAnswer,
-    CopiesQuestion,
-    Heartbeat,
-    HeartbeatAnswer,
-    LaneProbe,
-    Message,
-)
+from .values.messages import Message
 from .values.states import State
 from .writing import replication
 
@@ -110,7 +93,7 @@ class BrokerCore(State):
                 fencing.note_fenced(broker, partition)
         early, self.early = self.early, []
         for event in early:
-            self._handle(event)
+            handlers.EVENTS[type(event)](broker, self.partitions, event)
 
     @property
     def quarantined(self) -> dict[tuple[PartitionId, int], int]:
@@ -158,20 +141,27 @@ class BrokerCore(State):
         assert now.mono_us >= self.state.now.mono_us, "the monotonic clock went back"
         if self.state.ended_by is not None:
             return []  # this member run is over
-        self.state.now = now
-        if self.ready or isinstance(event, Persisted):
-            self._handle(event)
+        broker = self.state
+        broker.now = now
+        if isinstance(event, Persisted):
+            for mark in broker.out.persisted(event.token, now.mono_us, broker.may_reach):
+                self._on_mark(mark)
+        elif self.ready:
+            handlers.EVENTS[type(event)](broker, self.partitions, event)
         elif not isinstance(event, Tick):
             self.early.append(event)
-        if self.ready:
-            while (timer := self.state.timers.due(self.state.now.mono_us)) is not None:
-                self._on_timer(timer)
+        while self.ready and (timer := broker.timers.due(now.mono_us)) is not None:
+            if timer.partition is None:
+                handlers.BROKER_TIMERS[timer.kind](broker, self.partitions, timer.detail)
+            elif (partition := self.partitions.get(timer.partition)) is not None:
+                handlers.TIMERS[timer.kind](broker, partition, timer.detail)
+                partitions.forget_if_idle(broker, self.partitions, partition)
         effects = self._finish()
-        if bool(self.state.coordinator.behind) != self.is_behind:
+        if bool(broker.coordinator.behind) != self.is_behind:
             self.is_behind = not self.is_behind
-            coordinator.on_behind(self.state, self.partitions, self.is_behind)
+            coordinator.on_behind(broker, self.partitions, self.is_behind)
             effects += self._finish()
-        return effects if self.state.ended_by is None else [EndMemberRun(self.state.ended_by)]
+        return effects if broker.ended_by is None else [EndMemberRun(broker.ended_by)]
 
     def _finish(self) -> list[Effect]:
         """End the step: handle marks that are true already and messages to this broker itself; return the effects."""
@@ -187,20 +177,9 @@ class BrokerCore(State):
             for mark in marks:
                 self._on_mark(mark)
             for message in local:
-                self._on_message(self.state.member, message)
+                handlers.on_message(self.state, self.partitions, self.state.member, message)
             if not local and not marks:
                 return done
-
-    # ---- events -----------------------------------------------------------------------------------------
-
-    def _handle(self, event: Event) -> None:
-        if isinstance(event, Received):
-            self._on_received(event)
-        elif isinstance(event, Persisted):
-            for mark in self.state.persisted(event.token):
-                self._on_mark(mark)
-        else:
-            handlers.EVENTS[type(event)](self.state, self.partitions, event)
 
     def _on_mark(self, mark: LogDurable | Stored) -> None:
         if isinstance(mark, Stored) and mark.kind is StoredFor.START:
@@ -222,62 +201,3 @@ class BrokerCore(State):
         else:
             assert mark.kind is StoredFor.CURSOR
             progress.on_replicated(self.state, partition, self.state.member, mark.segment_no, None, mark.serial)
-
-    # ---- other brokers ----------------------------------------------------------------------------------
-
-    def _on_received(self, event: Received) -> None:
-        link = self.state.links.by_broker.get(event.broker)
-        # Rule `any-session` (SERVER): messages of an older connection do not count. Without it:
-        #   1. As refuses server Am for segment 1 in its newest answer to a heartbeat.
-        #   2. An answer of the connection before waited in a queue, and is handled now: it names no refusal.
-        #   3. Am delivers, although As is about to take the right over.
-        if link is None or not link.up or link.session != event.session:
-            return
-        lanes.on_received(link, event.message, self.state.now.mono_us)
-        assert link.member is not None
-        self._on_message(link.member, event.message)
-
-    def _on_message(self, sender: MemberId, message: Message) -> None:
-        if isinstance(message, Heartbeat):
-            links.on_heartbeat(self.state, sender, message)
-            return
-        if isinstance(message, HeartbeatAnswer):
-            links.on_heartbeat_answer(self.state, self.partitions, sender, message)
-            return
-        if isinstance(message, ChainUpdate | ChainChanges):
-            known = self.partitions.get(message.chain.partition)
-            if known is None and self.state.member not in message.chain.open_segment.members:
-                return
-            partition = partitions.find(self.partitions, message.chain.partition)
-            if isinstance(message, ChainUpdate):
-                record.on_update(self.state, partition, sender, message)
-            else:
-                record.on_changes(self.state, partition, sender, message)
-            return
-        if isinstance(message, CopiesQuestion):
-            broker, reports = self.state, holdings.reports(self.state, self.partitions, message)
-            broker.send(sender, CopiesAnswer(message.serial, reports))
-            return
-        if isinstance(message, CopiesAnswer):
-            holdings.on_answer(self.state, sender, message)
-            return
-        if isinstance(message, LaneProbe):
-            return  # `lanes.on_received` has counted it
-        partition = partitions.find(self.partitions, message.partition)
-        handlers.MESSAGES[type(message)](self.state, partition, sender, message)
-        partitions.forget_if_idle(self.state, self.partitions, partition)
-
-    # ---- timers -----------------------------------------------------------------------------------------
-
-    def _on_timer(self, timer: Timer) -> None:
-        if timer.kind is TimerKind.HEARTBEAT:
-            links.beat(self.state, self.partitions)
-        elif timer.kind is TimerKind.RESUME:
-            assert isinstance(timer.detail, str)
-            links.on_resume_over(self.state, self.partitions, timer.detail)
-        else:
-            assert timer.partition is not None
-            partition = self.partitions.get(timer.partition)
-            if partition is not None:
-                handlers.TIMERS[timer.kind](self.state, partition, timer.detail)
-                partitions.forget_if_idle(self.state, self.partitions, partition)

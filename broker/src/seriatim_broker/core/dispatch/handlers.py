@@ -1,7 +1,7 @@
 """Which function takes which event, which message of another broker, and which timer.
 
 The tables name every part of the core, and each part imports only the parts below it. So the tables have a module of
-their own. `BrokerCore` itself handles the messages that are not about one partition, and chain records.
+their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_k
 from ..consumers.ranges import range_reads, surveys
 from ..control import drain, holdings, orders, retention
 from ..copies import copying, gaps, producer_tables, repair, settle
-from ..peers import right
+from ..peers import lanes, right
 from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
 from ..switching import fencing, idle_blocks, planned, preparing, routes, sealing, switch
@@ -60,13 +60,6 @@ def _copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, me
 
 def _block_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: m.BlockAnswer) -> None:
     idle_blocks.on_answer(broker, partition, sender, message, preparing.on_prepare)
-
-
-def _cursors_replicated(
-    broker: BrokerState, partition: Partition, sender: MemberId, message: m.CursorsReplicated
-) -> None:
-    progress.on_replicated(broker, partition, sender, message.segment_no, message.server_epoch, message.serial)
-    eligibility.on_cursors_replicated(broker, partition, sender, message)
 
 
 def _take_over(broker: BrokerState, partition: Partition, sender: MemberId, message: m.TakeOver) -> None:
@@ -198,8 +191,49 @@ def _list_logs(broker: BrokerState, known: Partitions, event: ev.ListLogs) -> No
     broker.out.emit(LogsListed(event.request, tuple(logs[: event.limit])))
 
 
+def _received(broker: BrokerState, known: Partitions, event: ev.Received) -> None:
+    link = broker.links.by_broker.get(event.broker)
+    # Rule `any-session` (SERVER): messages of an older connection do not count. Without it:
+    #   1. As refuses server Am for segment 1 in its newest answer to a heartbeat.
+    #   2. An answer of the connection before waited in a queue, and is handled now: it names no refusal.
+    #   3. Am delivers, although As is about to take the right over.
+    if link is None or not link.up or link.session != event.session:
+        return
+    lanes.on_received(link, event.message, broker.now.mono_us)
+    assert link.member is not None
+    on_message(broker, known, link.member, event.message)
+
+
+def on_message(broker: BrokerState, known: Partitions, sender: MemberId, message: Any) -> None:
+    """Give a message of another broker, or of this one to itself, to the part that it is for."""
+    handle = BROKER_MESSAGES.get(type(message))
+    if handle is not None:
+        handle(broker, known, sender, message)
+        return
+    partition = partitions.find(known, message.partition)
+    MESSAGES[type(message)](broker, partition, sender, message)
+    partitions.forget_if_idle(broker, known, partition)
+
+
+def _chain_reported(
+    broker: BrokerState, known: Partitions, sender: MemberId, message: m.ChainUpdate | m.ChainChanges
+) -> None:
+    if message.chain.partition not in known and broker.member not in message.chain.open_segment.members:
+        return
+    partition = partitions.find(known, message.chain.partition)
+    if isinstance(message, m.ChainUpdate):
+        record.on_update(broker, partition, sender, message)
+    else:
+        record.on_changes(broker, partition, sender, message)
+
+
+def _copies_question(broker: BrokerState, known: Partitions, sender: MemberId, message: m.CopiesQuestion) -> None:
+    broker.send(sender, m.CopiesAnswer(message.serial, holdings.reports(broker, known, message)))
+
+
 EVENTS: dict[type, Handler] = {
     ev.Tick: lambda broker, known, event: None,  # the due timers run after every event
+    ev.Received: _received,
     ev.LinkUp: links.on_up,
     ev.LinkDown: links.on_down,
     ev.LogRead: _log_read,
@@ -268,6 +302,19 @@ EVENTS: dict[type, Handler] = {
 """The handler of each kind of event. Its arguments are (broker, partitions, event)."""
 
 
+BROKER_MESSAGES: dict[type, Callable[[BrokerState, Partitions, MemberId, Any], None]] = {
+    m.Heartbeat: lambda broker, known, sender, message: links.on_heartbeat(broker, sender, message),
+    m.HeartbeatAnswer: links.on_heartbeat_answer,
+    m.ChainUpdate: _chain_reported,
+    m.ChainChanges: _chain_reported,
+    m.CopiesQuestion: _copies_question,
+    m.CopiesAnswer: lambda broker, known, sender, message: holdings.on_answer(broker, sender, message),
+    m.LaneProbe: lambda broker, known, sender, message: None,  # `lanes.on_received` has counted it
+}
+"""The handler of each kind of message that is not for one partition, and of those with chain records. Its arguments are
+(broker, partitions, sender, message)."""
+
+
 MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = {
     m.FenceRequest: fencing.on_fence,
     m.FenceAnswer: sealing.on_fence_answer,
@@ -293,7 +340,7 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     m.TableRequest: producer_tables.on_request,
     m.TableAnswer: _table_answer,
     m.ReplicateCursors: control_records.on_replicate_cursors,
-    m.CursorsReplicated: _cursors_replicated,
+    m.CursorsReplicated: eligibility.on_cursors_replicated,
     m.ReplicateLedger: control_records.on_replicate_ledger,
     m.LedgerWanted: control_records.on_ledger_wanted,
     m.HandOver: handoff.on_handoff,
@@ -307,6 +354,14 @@ MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = 
     m.PassRequest: _pass_request,
 }
 """The handler of each kind of message. Its arguments are (broker, partition, sender, message)."""
+
+
+BROKER_TIMERS: dict[TimerKind, Callable[[BrokerState, Partitions, Any], None]] = {
+    TimerKind.HEARTBEAT: lambda broker, known, _: links.beat(broker, known),
+    TimerKind.RESUME: links.on_resume_over,
+}
+"""The handler of each kind of timer that is not for one partition. Its arguments are (broker, partitions, the timer's
+detail)."""
 
 
 TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {

@@ -213,7 +213,7 @@ def on_take_over(broker: BrokerState, partition: Partition, sender: MemberId, me
     if message.sent_us is None or segment is None or segment.server_epoch != message.server_epoch:
         return
     ask_whether_there(broker, segment.server)
-    link = broker.links.get(segment.server.broker)
+    link = broker.links.by_broker.get(segment.server.broker)
     if link is not None and link.member == segment.server and not _is_silent(broker, segment.server):
         before_us = max(broker.now.mono_us - link.answered_us, 0)
         broker.send(sender, ServerHeard(partition.id, segment.no, segment.server_epoch, message.sent_us, before_us))
@@ -231,7 +231,7 @@ def is_heard_since(broker: BrokerState, member: MemberId, at_us: int) -> bool:
     """Whether a member's disk works, and it has answered a heartbeat that this one sent at that time or later."""
     if disks.is_hung(broker, member):
         return False
-    link = broker.links.get(member.broker)
+    link = broker.links.by_broker.get(member.broker)
     is_there = link is not None and link.up and link.member == member and link.answered_us >= at_us
     return is_there or member == broker.member
 

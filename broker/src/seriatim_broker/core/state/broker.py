@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from ..values.states import State
 from .coordinator import CoordinatorState
 from .directory import BrokerDirectory
 from .links import Link, LinkTable
-from .outbox import Mark, Outbox
+from .outbox import Outbox
 from .streams import ConsumerStreams
 from .switching import SwitchAttempt
 from .timers import Timer, TimerQueue
@@ -103,12 +104,14 @@ class BrokerState(State):
 
     def wake(self, at_us: int, kind: TimerKind, partition: PartitionId | None = None, detail: str | int = 0) -> None:
         """Have the handler of that kind of timer called at that monotonic time."""
-        self.timers.push(Timer(at_us, self.new_serial(), partition, kind, detail))
+        heapq.heappush(self.timers.heap, Timer(at_us, self.new_serial(), partition, kind, detail))
 
     def poll(self, after_us: int, kind: TimerKind, partition: PartitionId, detail: str | int = 0) -> None:
         """As `wake`, after a time, unless the handler is called for the same thing at that time or earlier anyway."""
         at_us = self.now.mono_us + after_us
-        if not self.timers.is_polled_earlier((kind, partition, detail), at_us):
+        key = (kind, partition, detail)
+        if self.timers.polls.get(key, at_us + 1) > at_us:
+            self.timers.polls[key] = at_us
             self.wake(at_us, kind, partition, detail)
 
     def go_on_next_step(self, kind: TimerKind, partition: PartitionId, detail: str | int = 0) -> None:
@@ -154,7 +157,7 @@ class BrokerState(State):
 
         If no link to it is up, connect and send nothing.
         """
-        link = self.links.get(name)
+        link = self.links.by_broker.get(name)
         if name == self.member.broker or (link is not None and link.up):
             self.out.emit(Send(name, message))
         else:
@@ -178,7 +181,7 @@ class BrokerState(State):
         self._beat_if_older(name, self.beat_period_us(name) // 2)
 
     def _beat_if_older(self, name: str, age_us: int) -> None:
-        link = self.links.get(name)
+        link = self.links.by_broker.get(name)
         now = self.now.mono_us
         if link is not None and link.up and now - link.beat_us >= age_us:
             link.beat_us = now
@@ -214,7 +217,7 @@ class BrokerState(State):
         for name in wanted:
             watching = self.links.watched.setdefault(name, {})
             self.connect(name)
-            link = self.links.get(name)
+            link = self.links.by_broker.get(name)
             if not watching and link is not None:
                 link.watched_us = self.now.mono_us
             watching[partition] = None
@@ -230,7 +233,7 @@ class BrokerState(State):
         """Whether the link to exactly this member is up; always true for this member itself."""
         if member == self.member:
             return True
-        link = self.links.get(member.broker)
+        link = self.links.by_broker.get(member.broker)
         return link is not None and link.up and link.member == member
 
     def is_gone(self, member: MemberId) -> bool:
@@ -239,7 +242,7 @@ class BrokerState(State):
         Either another disk is linked in its place, or the link is down, and its broker refuses connections or was not
         heard for `resume_us` (200 ms).
         """
-        link = self.links.get(member.broker)
+        link = self.links.by_broker.get(member.broker)
         if member == self.member or link is None:
             return False
         if link.up:
@@ -252,14 +255,10 @@ class BrokerState(State):
 
     # ---- steps ----
 
-    def persisted(self, token: int) -> list[Mark]:
-        """Release everything that waited for this token, except acknowledgements to dismissed member runs."""
-
-        def may_reach(name: str) -> bool:
-            link = self.links.get(name)
-            return link is None or not self.is_link_dismissed(link)
-
-        return self.out.persisted(token, self.now.mono_us, may_reach)
+    def may_reach(self, name: str) -> bool:
+        """Whether acknowledgements may go to that broker: not if its member run was dismissed."""
+        link = self.links.by_broker.get(name)
+        return link is None or not self.is_link_dismissed(link)
 
     def share(self, names: tuple[_T, ...]) -> tuple[_T, ...]:
         """One tuple for all parts that keep an equal one, to save memory."""

@@ -50,10 +50,6 @@ class LinkTable(State):
     # sent to it; (0, 0) if it was not sent yet
     refusals: dict[str, dict[PartitionId, dict[int, tuple[int, int]]]] = field(default_factory=dict)
 
-    def get(self, broker: str) -> Link | None:
-        """The link to that broker, if there is one."""
-        return self.by_broker.get(broker)
-
     def forget_peers(self, partition: PartitionId) -> None:
         """The partition is gone: it needs no link any more."""
         for broker in self.watched_by.pop(partition, ()):

@@ -26,20 +26,9 @@ class Timer(NamedTuple):
 class TimerQueue(State):
     """The timers of a broker, earliest first."""
 
-    heap: list[Timer] = field(default_factory=list)
+    heap: list[Timer] = field(default_factory=list)  # those of one time fire in the order of their serial numbers
     # what is polled -> the next time
     polls: dict[tuple[TimerKind, PartitionId, str | int], int] = field(default_factory=dict)
-
-    def push(self, timer: Timer) -> None:
-        """Wake at that time; timers of one time fire in the order of their serial numbers."""
-        heapq.heappush(self.heap, timer)
-
-    def is_polled_earlier(self, key: tuple[TimerKind, PartitionId, str | int], at_us: int) -> bool:
-        """Whether a poll of the same thing is due at that time or earlier; if not, note this time as the next one."""
-        if self.polls.get(key, at_us + 1) <= at_us:
-            return True
-        self.polls[key] = at_us
-        return False
 
     def due(self, now_us: int) -> Timer | None:
         """Take the earliest timer that is due; None if none is."""

@@ -199,7 +199,7 @@ def probe_master(broker: BrokerState, partition: Partition, segment_no: int) -> 
 
 def _probe_us(broker: BrokerState, master: MemberId) -> int:
     """How long a master has for its answer: `probe_us`, and the way, which counts as at most that long again."""
-    link = broker.links.get(master.broker)
+    link = broker.links.by_broker.get(master.broker)
     return broker.config.probe_us + (min(link.round_trip_us, broker.config.probe_us) if link is not None else 0)
 
 

@@ -372,7 +372,7 @@ def _want_ledger(
 ) -> None:
     """Ask the server for all rows, once for each link and server: each question costs it all rows."""
     group, epoch = message.cursor.consumer_group, message.server_epoch
-    link = broker.links.get(sender.broker)
+    link = broker.links.by_broker.get(sender.broker)
     session = link.session if link is not None else 0
     if (known.server_epoch, known.wanted_in) != (epoch, session):
         partition.ledger_versions = put(partition.ledger_versions, group, LedgerVersion(epoch, 0, session))

@@ -55,7 +55,9 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
 def on_cursors_replicated(
     broker: BrokerState, partition: Partition, sender: MemberId, message: CursorsReplicated
 ) -> None:
-    """A joining member has the control records on its disk: list it as eligible, with all others that wait for it."""
+    """A member has a control record on its disk. If it is joining, and has them all, it is listed as eligible now, with
+    all others that wait for it."""
+    progress.on_replicated(broker, partition, sender, message.segment_no, message.server_epoch, message.serial)
     no = message.segment_no
     held = partition.rights.get(no)
     chain = partition.chain
