@@ -280,7 +280,7 @@ def _rows() -> list[tuple[bytes, bytes]]:
     record = ledger_rows.KeyRecord(KeyPhase.PARKED, 1, 2, 3, 4, 5, 6, "an error")
     grant = ledger_rows.CarriedGrant(5, b"key", "consumer", 2, 30_000, True)
     return [
-        (ledger_rows.block_name(3), ledger_rows.write_block(0b1011)),
+        ledger_rows.write_block(3, 0b1011),
         (ledger_rows.key_name(b"key"), ledger_rows.write_key(record)),
         (ledger_rows.aside_name(b"key", 2), ledger_rows.write_aside([1, 5, 90, 5000])),
         (ledger_rows.aside_name(b"key", 3), ledger_rows.write_aside([1, 5, 90])),

@@ -18,7 +18,6 @@ from seriatim_broker.core.values.keyed import ConsumerMode, KeyOperation, KeyPha
 from seriatim_broker.core.values.ledger_rows import (
     KeyRecord,
     aside_name,
-    block_name,
     count_keys,
     key_name,
     write_aside,
@@ -531,7 +530,7 @@ def test_without_consumers_the_rows_on_the_disk_tell_the_lag() -> None:
     bench = alone("aab")
     assert lag_of(bench) == 2
     assert GROUP not in bench.part.consumer_groups
-    rows = [(block_name(0), write_block(0b1011_0110)), (block_name(1), write_block(0b101))]
+    rows = [write_block(0, 0b1011_0110), write_block(1, 0b101)]
     assert count_keys(rows, 0).passed == 7
     assert count_keys(rows, 3).passed == 5, "those below the floor are after the group"
     assert count_keys(rows, 1_024).passed == 2

@@ -44,7 +44,7 @@ def _samples() -> Iterator[tuple[str, bytes]]:
     yield "tail copy", codec.write(TailCopy(2, 4, 6, (batch,)))
     row = (rows.key_name(b"k"), b"v")
     yield "hand-over", codec.write(HandOverState(2, "g", 3, HandOverId(5, 1), (row,)))
-    yield "ledger block", rows.block_name(1) + rows.write_block(0b1011)
+    yield "ledger block", b"".join(rows.write_block(1, 0b1011))
     yield (
         "ledger key",
         rows.key_name(b"k") + rows.write_key(rows.KeyRecord(KeyPhase.RETRY, 1, 2, 1_000, 3, 4, 5, "broken")),

@@ -28,7 +28,29 @@ def forget_if_idle(broker: BrokerState, partitions: Partitions, partition: Parti
       2. It forgets the partition, and with it the next read of the record.
       3. The record is rebuilt. This broker never notices, and refuses everything until it is restarted.
     """
-    if partition.is_idle and partition.id not in broker.coordinator.behind:
+    is_needed = (
+        partition.logs
+        or partition.preparations
+        or partition.blocks
+        or partition.offer
+        or partition.awaiting
+        or partition.tail_copies
+        or partition.switch
+        or partition.waiters
+        or partition.consumer_groups
+        or partition.copies
+        or partition.table_waits
+        or partition.gaps
+        or partition.range_waits
+        or partition.surveys
+        or partition.probed is not None
+        or partition.probe_wanted is not None
+        or partition.reading
+        or partition.kept is not None
+        or partition.writes
+        or partition.id in broker.coordinator.behind
+    )
+    if not is_needed:
         partitions.pop(partition.id, None)
         broker.switch_attempts.pop(partition.id, None)
         broker.coordinator.refused.pop(partition.id, None)

@@ -197,31 +197,6 @@ class Partition(State):
         return known.name if known is not None else f"partition id {self.id}"
 
     @property
-    def is_idle(self) -> bool:
-        """Whether this object may be forgotten: it has no data, and nothing is under way."""
-        return not (
-            self.logs
-            or self.preparations
-            or self.blocks
-            or self.offer
-            or self.awaiting
-            or self.tail_copies
-            or self.switch
-            or self.waiters
-            or self.consumer_groups
-            or self.copies
-            or self.table_waits
-            or self.gaps
-            or self.range_waits
-            or self.surveys
-            or self.probed is not None
-            or self.probe_wanted is not None
-            or self.reading
-            or self.kept is not None
-            or self.writes
-        )
-
-    @property
     def needs_chain(self) -> bool:
         """Whether a part of the core waits for the chain record."""
         return bool(

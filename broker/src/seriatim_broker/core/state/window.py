@@ -9,7 +9,7 @@ bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ..values.ledger_rows import BLOCK_INDEXES, block_name, write_block
@@ -34,14 +34,16 @@ class Window(State):
         self._forget_below(floor >> _SHIFT)
         self.rise()
 
-    def is_passed(self, index: int) -> bool:
-        """Whether an index is passed."""
-        block = self.blocks.get(index >> _SHIFT)
-        return index < self.floor or (block is not None and bool(block[index & _MASK]))
-
-    def has_passed(self, begin: int, end: int) -> bool:
-        """Whether an index of a range may be passed. False: none is."""
-        return begin < self.floor or any(no in self.blocks for no in range(begin >> _SHIFT, (end - 1 >> _SHIFT) + 1))
+    def not_passed(self, begin: int, end: int) -> Sequence[int]:
+        """The indexes of a range that are not passed."""
+        begin, blocks = max(begin, self.floor), self.blocks
+        if not any(no in blocks for no in range(begin >> _SHIFT, (end - 1 >> _SHIFT) + 1)):
+            return range(begin, end)
+        return [
+            index
+            for index in range(begin, end)
+            if (block := blocks.get(index >> _SHIFT)) is None or not block[index & _MASK]
+        ]
 
     def passed_from(self, index: int) -> int:
         """How many indexes from this one on are passed. It is the floor, or below it."""
@@ -108,10 +110,7 @@ class Window(State):
 
     def take_changes(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """Rows to write and names of rows to delete, for all changes since the last call."""
-        puts = [
-            (block_name(no), write_block(int(self.blocks[no][::-1].translate(_DIGITS), 2)))
-            for no in sorted(self.changed)
-        ]
+        puts = [write_block(no, int(self.blocks[no][::-1].translate(_DIGITS), 2)) for no in sorted(self.changed)]
         deletes = [block_name(no) for no in sorted(self.gone)]
         self.changed, self.gone = set(), set()
         return puts, deletes

@@ -61,7 +61,9 @@ class Chain:
 
     def segment(self, no: int) -> Segment | None:
         """The segment of that number, or None if it is not (or no longer) in the record."""
-        return self.parts.at(no)
+        segments = self.segments
+        assert isinstance(segments, Segments)
+        return segments.at(no)
 
     def before(self, no: int) -> Segment | None:
         """The segment before that one in the record, or None if it is the oldest or not in the record."""

@@ -77,9 +77,9 @@ def block_name(block: int) -> bytes:
     return _BLOCK + _NUMBER.pack(block)
 
 
-def write_block(bits: int) -> bytes:
-    """The value of a block: bit i says that the index 1,024 * block + i is passed."""
-    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+def write_block(block: int, bits: int) -> tuple[bytes, bytes]:
+    """The name and value of the row of a block: bit i says that the index 1,024 * block + i is passed."""
+    return _BLOCK + _NUMBER.pack(block), bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
 def key_name(name: bytes) -> bytes:

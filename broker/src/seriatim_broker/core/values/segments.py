@@ -137,17 +137,8 @@ class Segments(Sequence["Segment"]):
 
     def position(self, no: int) -> int | None:
         """The position of the segment of that number; None if there is none."""
-        found = self._find(no)
-        return self._ends[found[0]] - len(self._chunks[found[0]].segments) + found[1] if found is not None else None
-
-    def _find(self, no: int) -> tuple[int, int] | None:
-        """The chunk with the segment of that number, and its place there; None if there is none."""
-        at = bisect_right(self._chunks, no, key=_first) - 1 if len(self._chunks) > 1 else len(self._chunks) - 1
-        if at < 0:
-            return None
-        segments = self._chunks[at].segments
-        place = bisect_left(segments, no, key=_number)
-        return (at, place) if place < len(segments) and segments[place].no == no else None
+        place = self.place(no)
+        return place if place < len(self) and self[place].no == no else None
 
     def place(self, no: int) -> int:
         """How many segments have lower numbers: the position that a segment of that number has, or would have."""
@@ -159,8 +150,13 @@ class Segments(Sequence["Segment"]):
 
     def at(self, no: int) -> Segment | None:
         """The segment of that number; None if there is none."""
-        found = self._find(no)
-        return self._chunks[found[0]].segments[found[1]] if found is not None else None
+        chunks = self._chunks
+        at = bisect_right(chunks, no, key=_first) - 1 if len(chunks) > 1 else len(chunks) - 1
+        if at < 0:
+            return None
+        segments = chunks[at].segments
+        place = bisect_left(segments, no, key=_number)
+        return segments[place] if place < len(segments) and segments[place].no == no else None
 
     # ---- the next sequence ----
 

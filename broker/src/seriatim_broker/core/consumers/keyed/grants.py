@@ -285,13 +285,9 @@ def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
 
 def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> None:
     base, keys = column.header.base_index, None if is_shared else column.keys
-    window, singles, heavy, ready = keyed.window, keyed.line.singles, keyed.line.keys, keyed.line.ready
-    begin, end = max(keyed.read_index, base), column.header.end_index
+    singles, heavy, ready = keyed.line.singles, keyed.line.keys, keyed.line.ready
     first_offset = make_offset(keyed.segment_no, 0)
-    may_be_passed = window.has_passed(begin, end)
-    for index in range(begin, end):
-        if may_be_passed and window.is_passed(index):
-            continue
+    for index in keyed.window.not_passed(max(keyed.read_index, base), column.header.end_index):
         key = keys[index - base] if keys is not None else None
         if key is None:
             name = name_of_offset(first_offset | index)

@@ -56,6 +56,7 @@ class Grant(State):
         return len(self.offsets) - self.done
 
 
+@dataclass(slots=True, eq=False)
 class Frame(State):
     """What was granted to one consumer at once: read, delivered and given a deadline together.
 
@@ -75,32 +76,17 @@ class Frame(State):
         offsets: Of its messages. Empty when it was given.
     """
 
-    __slots__ = (
-        "attempts",
-        "consumer",
-        "counts",
-        "deadline_us",
-        "first_token",
-        "grants",
-        "indexes",
-        "is_given",
-        "names",
-        "offsets",
-        "single_count",
-    )
-
-    def __init__(self, consumer: Consumer, first_token: int, deadline_us: int) -> None:
-        self.consumer = consumer
-        self.first_token = first_token
-        self.deadline_us = deadline_us
-        self.names: list[bytes] = []
-        self.indexes: list[int] = []
-        self.grants: list[Grant] = []
-        self.single_count = 0
-        self.is_given = False
-        self.counts: list[int] | None = None
-        self.attempts: list[int] | None = None
-        self.offsets: tuple[int, ...] = ()
+    consumer: Consumer
+    first_token: int
+    deadline_us: int
+    names: list[bytes] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    grants: list[Grant] = field(default_factory=list)
+    single_count: int = 0
+    is_given: bool = False
+    counts: list[int] | None = None
+    attempts: list[int] | None = None
+    offsets: tuple[int, ...] = ()
 
     def add(self, grant: Grant) -> None:
         """The next grant of the frame, which is not that of a single."""
