@@ -15,7 +15,7 @@ table-behind-loss [RETAIN TABLE I9]: a stub stays while readers after a lost seg
 missing-is-noted [I1 I13 dropped-restored brokers]: a cursor of an older coordinator, in a segment that has left the
   record, says what is gone
 @ core.consumers.groups.serving._pass_over_missing
-- moved = _noting_drop(chain, record, place, record.moved_to(chain.segments[0].no))
+- moved = beginning.noting_drop(chain, record, place, record.moved_to(chain.segments[0].no))
 + moved = record.moved_to(chain.segments[0].no)
 missing-keeps-epoch [K4 I9 dropped-restored]: such a cursor stays in its group epoch
 @ core.consumers.groups.serving._pass_over_missing
@@ -35,7 +35,7 @@ first-is-named [K5 J2 keyed-gone]: a record names the message on which attempts 
 - key.aside_first if key.aside else dispatcher.first_offset(key),
 + key.aside_first if key.aside else 0,
 move-stays [VOID I11 I2 I9]: an exclusive group is not served in an earlier group epoch than the disk knows
-@ core.consumers.groups.serving._is_behind_for_good
+@ core.consumers.groups.beginning._is_behind_for_good
 - return known is not None and known.group_epoch > record.group_epoch
 + return False
 gone-is-noted [I1 I2 I13]: what was dropped or declared lost is noted until a later message counts

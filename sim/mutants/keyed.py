@@ -65,10 +65,10 @@ not-into-the-empty: nothing is handed over to a segment without messages
 @ core.consumers.keyed.handoff._has_messages
 + return True
 exactly-the-one-named: the next server begins from the handoff that the cursor names
-@ core.consumers.groups.serving._handed_over
+@ core.consumers.groups.beginning._handed_over
 + return seat.partition.handoffs.get(seat.group.name)
 blind-goes-back [keyed-lost]: if its rows are lost, a consumer group goes back to the oldest message that was set aside
-@ core.consumers.groups.serving._begin_at_oldest
+@ core.consumers.groups.beginning.begin_at_oldest
 - elif record.oldest:
 + elif False:
 back-is-flagged [keyed-lost]: what comes again after a consumer group went back is flagged
@@ -92,7 +92,7 @@ first-is-read [keyed-waits]: a server takes the first message of a key from its 
   dispatcher.line.queue(key)
 + key.first = 0
 alone-tells-lists [keyed-dropped]: a consumer group that passes a stub alone says what its lists had there
-@ core.consumers.groups.serving._oldest_listed
+@ core.consumers.groups.without_consumers._oldest_listed
 + return 0
 own-disk-too [keyed-slow]: a server answers for exactly the handoff that its own disk has
 @ core.consumers.keyed.handoff.on_stored
@@ -102,7 +102,7 @@ unknown-stays-frozen [keyed-late]: a group is frozen until it is known whether i
 @ core.consumers.cursors.consumer_group.may_be_carried_out
 + return False
 under-way-stays [keyed-late]: a write of a cursor that is under way is not forgotten after a rebuild
-@ core.consumers.groups.serving._is_under_way
+@ core.consumers.groups.record_changes._is_under_way
 + return False
 under-way-is-kept [keyed-left]: a group without consumers is kept while its handoff may still be carried out
 @ core.consumers.cursors.consumer_group.forget_if_unused
@@ -161,7 +161,7 @@ settings-on-disks [crossings]: mode, policy and term base are on the disks
 - settings=record.settings, term_base=record.term_base,
 + settings=SETTINGS_DEFAULT, term_base=0,
 begun-first [keyed-begins]: the next server grants and ends nothing before every eligible member knows that it has begun
-@ core.consumers.groups.serving._make_dispatcher
+@ core.consumers.groups.beginning._make_dispatcher
 - keyed.handoff.is_begun = record.handoff == NO_HAND_OVER
 + keyed.handoff.is_begun = True
 seen-key [keyed-parked]: a request means a key as the administrator saw it

@@ -12,7 +12,7 @@ acknowledged-first: at most once: a message is given when every eligible member 
 - return False
 + return True
 at-most-once-doubt [modes-blind]: at most once: what may have been given, and no member knows, does not come again
-@ core.consumers.groups.serving._skip_what_may_have_been_given
+@ core.consumers.groups.beginning._skip_what_may_have_been_given
 + pass
 yields-when-done [I9 yields]: another consumer reads a partition when all that the one before was given is acknowledged
 @ core.consumers.exclusive.reassignment._is_done

@@ -31,7 +31,7 @@ untold-not-taken-up [I1 I2 I8 I13 crossings]: a new server tells consumers what 
 @ core.state.ledger.Ledger.take_up_dropped
 + pass
 anybody-passes [I3 I8 I11 I2 I1 I13]: only its server moves a consumer group past a stub
-@ core.consumers.groups.serving.pass_consumer_group
+@ core.consumers.groups.without_consumers.pass_consumer_group
 - if segment.state is SegmentState.SEALED and segment.server != broker.member:
 + following = partition.chain.after(segment.no)
 + if following is not None and segment.is_stub:

@@ -13,7 +13,7 @@ resume-durable [I12 LOSS broken-links]: after a reconnect, what a slave has in m
 + follower.durable = message.tail
 reserved-by-one [I9 I11 servers-fall]: a reservation counts only when every eligible member has confirmed it to this
   server
-@ core.consumers.groups.serving._begin
+@ core.consumers.groups.beginning.begin
 - subscriptions.begin(served)
 + ledger.safe_acked, ledger.safe_reserved = ledger.acked, ledger.reserved
 + subscriptions.begin(served)

@@ -10,7 +10,7 @@ from seriatim_api import errors
 from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_api.ids import MemberId, make_offset
 from seriatim_api.lag import lag_messages
-from seriatim_broker.core.consumers.groups import serving
+from seriatim_broker.core.consumers.groups import without_consumers
 from seriatim_broker.core.consumers.groups.figures import figures_of
 from seriatim_broker.core.consumers.keyed.earlier_messages import TRIES_MAX
 from seriatim_broker.core.state.consumers import ConsumerGroupPhase
@@ -688,7 +688,7 @@ def test_a_member_replaces_a_dead_server_of_a_group_without_consumers_to_store_i
 
 def test_a_member_leaves_the_dead_letters_to_a_server_that_lives() -> None:
     bench = after_all_consumers_left(server=M01)
-    serving.take_up_forwards(bench.core.state, bench.part, bench.chain, dead=M01.broker)
+    without_consumers.take_up_forwards(bench.core.state, bench.part, bench.chain, dead=M01.broker)
     bench.look_up()
     assert GROUP not in bench.part.consumer_groups
     assert not bench.all(fx.WriteChain)
@@ -812,7 +812,7 @@ def test_dead_letters_when_the_next_consumer_leaves_at_once() -> None:
 def test_dead_letters_taken_up_while_the_outcome_is_unknown() -> None:
     bench, written = crosses_with_dead_letters()
     bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
-    serving.take_up_forwards(bench.core.state, bench.part, bench.chain)
+    without_consumers.take_up_forwards(bench.core.state, bench.part, bench.chain)
     bench.clear()
     bench.do(ev.CursorRead(P, GROUP, written.record, 9))
     assert bench.all(fx.ReadCursor)

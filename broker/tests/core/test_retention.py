@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api.ids import make_offset
-from seriatim_broker.core.consumers.groups import operations, serving
+from seriatim_broker.core.consumers.groups import beginning, operations
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.control.retention import Limits, Reader
 from seriatim_broker.core.copies import producer_tables
@@ -544,5 +544,5 @@ def test_another_mode_keeps_the_position_of_a_drop_whose_segment_has_left() -> N
     assert (kept.dropped_from, kept.dropped_position) == (noted, 1)
     unknown = operations.after(record, event, chain, Place(3, 0), 0, noted)
     assert (unknown.dropped_from, unknown.dropped_position) == (noted, 0), "not known"
-    back = serving._back_at(chain, record, Place(3, 0))
+    back = beginning._back_at(chain, record, Place(3, 0))
     assert (back.dropped_from, back.dropped_position, back.start_index) == (noted, 1, 2)

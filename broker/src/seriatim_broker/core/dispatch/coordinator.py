@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import RunId
 
-from ..consumers.groups import serving
+from ..consumers.groups import record_changes
 from ..copies import settle
 from ..peers import lost_decisions, right
 from ..state.broker import BrokerState
@@ -108,7 +108,7 @@ def on_rebuilt(broker: BrokerState, partitions: Partitions, event: CoordinatorRe
     """The coordinator was rebuilt: find the place of each consumer group again, and read the chain records."""
     lost_decisions.end(broker, lost_decisions.WRITERS)
     for partition in list(partitions.values()):
-        serving.on_caught_up(broker, partition)
+        record_changes.on_caught_up(broker, partition)
     on_compare_chains(broker, partitions, event)  # the cursors are read after them
 
 
@@ -124,7 +124,7 @@ def on_behind(broker: BrokerState, partitions: Partitions, is_behind: bool) -> N
     """The coordinator has lost decisions: fence the open segments. It has them again: continue, by a switch of each."""
     for partition in list(partitions.values()):
         if not is_behind:
-            serving.on_caught_up(broker, partition)
+            record_changes.on_caught_up(broker, partition)
             record.on_writes_taken(broker, partition)
         elif any(log.active for log in partition.logs.values()):
             fencing.fence_unsealed(broker, partition)

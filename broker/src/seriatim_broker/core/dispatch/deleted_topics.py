@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from seriatim_api import errors
 
-from ..consumers.groups import serving
+from ..consumers.groups import record_changes
 from ..consumers.ranges import range_reads
 from ..state.broker import BrokerState
 from ..state.partition import Partition
@@ -41,4 +41,4 @@ def answer_all(broker: BrokerState, partition: Partition) -> None:
         broker.out.emit(Resolved(request, None, deleted))
     range_reads.fail_all(broker, partition, deleted)
     publication_rows.fail_all(broker, partition, deleted)
-    serving.on_no_partition(broker, partition)
+    record_changes.on_no_partition(broker, partition)

@@ -17,6 +17,7 @@ from ..consumers.cursors.consumer_group import forget_if_unused
 from ..consumers.cursors.served import served_of
 from ..consumers.exclusive import assignment, delivery, reassignment
 from ..consumers.groups import (
+    beginning,
     cursor_notes,
     eligibility,
     operations,
@@ -25,6 +26,7 @@ from ..consumers.groups import (
     serving,
     sessions,
     streams,
+    without_consumers,
 )
 from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_keys
 from ..consumers.ranges import range_reads, surveys
@@ -47,7 +49,7 @@ def _table_answer(broker: BrokerState, partition: Partition, sender: MemberId, m
 
 
 def _pass_request(broker: BrokerState, partition: Partition, sender: MemberId, message: m.PassRequest) -> None:
-    serving.pass_consumer_group(
+    without_consumers.pass_consumer_group(
         broker, partition, ev.PassConsumerGroup(message.partition, message.segment_no, message.consumer_group)
     )
 
@@ -290,7 +292,7 @@ EVENTS: dict[type, Handler] = {
     ev.Heal: _at(orders.on_heal),
     ev.MoveOpenSegment: _at(orders.on_move),
     ev.Release: _at(orders.on_release),
-    ev.PassConsumerGroup: at_known(serving.pass_consumer_group),
+    ev.PassConsumerGroup: at_known(without_consumers.pass_consumer_group),
     ev.ForgetConsumerGroup: at_known(control_records.forget_consumer_group),
     ev.FoundDamage: at_known(_found_damage),
     ev.Trim: at_known(retention.trim),
@@ -389,7 +391,7 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.CURSOR: serving.on_cursor_timer,
     TimerKind.SESSION: sessions.on_due,
     TimerKind.SPREAD: reassignment.on_due,
-    TimerKind.KEYS: serving.on_keys_due,
+    TimerKind.KEYS: beginning.on_keys_due,
     TimerKind.KEEPING: cursor_notes.look,
     TimerKind.OPERATIONS: operations.on_due,
     TimerKind.WAITING_KEYS: waiting_keys.on_due,

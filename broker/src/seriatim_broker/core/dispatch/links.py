@@ -9,7 +9,7 @@ from __future__ import annotations
 from seriatim_api.ids import MemberId
 
 from ..consumers.cursors import control_records
-from ..consumers.groups import eligibility, serving
+from ..consumers.groups import eligibility, without_consumers
 from ..copies import copying, settle
 from ..peers import disks, lanes, right, updates
 from ..state.broker import BrokerState
@@ -138,7 +138,7 @@ def _peer_dead(
         partition = partitions.get(watching)
         has_rows = partition is not None and (partition.ledger_rows or partition.handoffs)
         if partition is not None and has_rows and partition.chain is not None:
-            serving.take_up_forwards(broker, partition, partition.chain, dead=name)
+            without_consumers.take_up_forwards(broker, partition, partition.chain, dead=name)
         log = partition.open_log() if partition is not None else None
         if partition is None or log is None or log.record.sealed_len is not None:
             continue

@@ -5,7 +5,7 @@ First it opens, seals, fences or drops its logs. Then it tells every part that f
 
 from __future__ import annotations
 
-from ..consumers.groups import serving
+from ..consumers.groups import record_changes
 from ..copies import copying, producer_tables, settle
 from ..peers import lost_decisions, right
 from ..state.broker import BrokerState
@@ -59,7 +59,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
     _keep(broker, partition, chain)
     producer_tables.let_go_around(broker, partition, chain, changes.changed)
     right.on_learned(broker, partition, known, chain, changes)
-    serving.on_learned(broker, partition, known, chain)
+    record_changes.on_learned(broker, partition, known, chain)
     producer_tables.on_learned(broker, partition, chain)
     switch.on_learned(broker, partition, chain)
     fencing.on_learned(broker, partition, chain)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.ids import MemberId
 
-from ..consumers.groups import eligibility, serving
+from ..consumers.groups import eligibility, record_changes
 from ..consumers.ranges import range_reads
 from ..control import retention
 from ..copies import copying, gaps, settle
@@ -71,7 +71,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         else:
             _on_no_partition(broker, partition)
     switch.on_chain_read(broker, partition, chain, revision, failed)
-    serving.on_chain_read(broker, partition, failed)
+    record_changes.on_chain_read(broker, partition, failed)
     gaps.on_chain_read(broker, partition, failed)
     range_reads.on_chain_read(broker, partition, failed)
     if partition.probe_wanted is not None:
@@ -150,7 +150,7 @@ def _on_no_partition(broker: BrokerState, partition: Partition) -> None:
         held.joining = NOTHING
     range_reads.on_no_partition(broker, partition)
     partition.copies = NOTHING
-    serving.on_no_partition(broker, partition)
+    record_changes.on_no_partition(broker, partition)
 
 
 def _note_trim(broker: BrokerState, partition: Partition, before: Chain, chain: Chain) -> None:
@@ -207,7 +207,7 @@ def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
     """The coordinator takes writes again: continue everything that waited for that."""
     broker.coordinator.refused.pop(partition.id, None)
     tries.hurry(broker, partition)
-    serving.on_writes_taken(broker, partition)
+    record_changes.on_writes_taken(broker, partition)
     partition.amend_soon(broker)
 
 
