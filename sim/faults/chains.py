@@ -151,7 +151,7 @@ def groups_change(rng: random.Random, options: Options) -> Options:
             "activate": 3,
             "older_operator": 1,
             "add_group": rng.choice((0, 2)),
-            "gated_roll": 3,
+            "gated_roll": 6,
             "crash": 3,
             "crash_group": rng.choice((0, 1)),
             "cut": 1,

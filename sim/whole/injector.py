@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 
 from seriatim_api.ids import PartitionId, RunId
@@ -39,6 +40,12 @@ NOTED_US = 30_000
 
 STOP_US_MAX = 4_000_000
 """How long an orderly stop may take before its supervisor kills the process."""
+
+NEEDED_US_MAX = 400_000
+
+NEEDED_LOOK_US = 1_000
+"""`inject_gated_roll` looks every `NEEDED_LOOK_US` for a broker that must not be stopped, and asks about another one
+after `NEEDED_US_MAX`."""
 
 ONE_ENDS_US = 3_000_000
 """This long after everything has healed, of two processes with one directory only one may run."""
@@ -455,14 +462,26 @@ class BrokerGroupsInjector(RuntimeInjector):
         self._operator.add_group()
 
     def inject_gated_roll(self) -> None:
-        """A broker is stopped cleanly if the gate says that it may be; any broker is asked."""
-        needed = self._operator.needed()
-        victim = self._rng.choice(needed) if needed and self._rng.random() < NEEDED_SHARE else self._victim()
+        """A broker is stopped cleanly if the gate says that it may be; any broker is asked.
+
+        Mostly it is one that must not be stopped, as soon as there is one: soon another broker has a copy as well.
+        """
+        is_aimed = self._rng.random() < NEEDED_SHARE
+        self._ask_gate(self._rng, self._schedule.now_us + (NEEDED_US_MAX if is_aimed else 0))
+
+    def _ask_gate(self, rng: random.Random, until_us: int) -> None:
+        if self._healing:
+            return
+        needed = self._operator.needed() if self._schedule.now_us < until_us else []
+        if self._schedule.now_us < until_us and not needed:
+            self._schedule.after(NEEDED_LOOK_US, self._ask_gate, rng, until_us)
+            return
+        victim = rng.choice(needed) if needed else self._victim()
         process = victim.process
         serving = [broker.process for broker in self._cluster.brokers.values() if serves(broker.process)]
         if process is None or process.frozen or not process.is_serving or not serving:
             return
-        self._operator.ask_gate(self._rng.choice(serving), victim.name, lambda: self.roll(victim, process))
+        self._operator.ask_gate(rng.choice(serving), victim.name, lambda: self.roll(victim, process))
 
     def heal(self) -> None:
         """Also bring all brokers back, and let at least one broker group take open segments."""
