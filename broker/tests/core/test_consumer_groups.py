@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from seriatim_api import errors
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.state.dispatcher import (
     RESERVED_FIRST_MAX,
@@ -289,6 +290,17 @@ def test_the_place_of_a_group_is_found_anew_when_the_coordinator_is_rebuilt() ->
     bench.cursor(no=2, revision=4)
     (refused,) = bench.delivered(fx.SubscriptionRefused)
     assert (refused.segment_no, refused.server) == (2, M10.broker)
+
+
+def test_external_group_refuses_consumers_and_says_what_to_do() -> None:
+    bench = Serving()
+    bench.join()
+    record = ev.CursorRecord(1, 1, 0, TOPIC, external=True)
+    bench.do(ev.CursorRead(P, GROUP, record, 5))
+    (refused,) = bench.delivered(fx.SubscriptionRefused)
+    assert isinstance(refused.error, errors.PreconditionError)
+    assert "another group name" in str(refused.error)
+    assert not bench.all(fx.WriteCursor)
 
 
 def test_the_cursor_does_not_cross_before_everything_is_acknowledged() -> None:
