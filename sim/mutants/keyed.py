@@ -99,17 +99,14 @@ own-disk-too [keyed-slow]: a server answers for exactly the handoff that its own
 - if handing.handoff.segment_no == no and handing.serial == serial:
 + if handing.handoff.segment_no == no:
 unknown-stays-frozen [keyed-late]: a group is frozen until it is known whether its cursor has moved
-@ core.consumers.cursors.consumer_group.may_be_carried_out
-+ return False
+@ core.consumers.cursors.consumer_group.unanswered
++ return None
 under-way-stays [keyed-late]: a write of a cursor that is under way is not forgotten after a rebuild
 @ core.consumers.groups.record_changes._is_under_way
 + return False
 under-way-is-kept [keyed-left]: a group without consumers is kept while its handoff may still be carried out
 @ core.consumers.cursors.consumer_group.forget_if_unused
-- or may_be_carried_out(partition, consumer_group)
-+ or False
-@ core.consumers.groups.serving._place
-- or may_be_carried_out(partition, consumer_group)
+- or unanswered(consumer_group) is not None
 + or False
 further-waits [keyed-further]: where order is by key, a group is not served at an older place
 @ core.consumers.cursors.control_records.was_further

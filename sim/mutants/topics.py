@@ -19,7 +19,7 @@ expires-without-floor [EPOCH I1 I2 I8 I11 groups-again runtime]: the removal of 
 + raised = floor
 first-reads [I1 I2 I9 I11 groups-again]: if a consumer group had no consumers, its server reads the cursor again
 @ core.consumers.groups.subscriptions.join
-  if is_first and not may_be_carried_out(partition, consumer_group):
+  if is_first:
 +     activation.activate(served, consumer)
 +     return
 + if False:

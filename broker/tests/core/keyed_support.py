@@ -104,12 +104,14 @@ class KeyedServing(Serving):
         self.do(replace(join, mode=self.mode, on_demand=on_demand))
 
     def cursor(self, no: int = 1, epoch: int = 1, start: int = 0, revision: int = 5) -> None:
-        """The coordinator says where the group is."""
+        """The coordinator says where the group is, by a read that has just begun."""
         record = ev.CursorRecord(
             no, epoch, start, TOPIC, mode=self.mode, retry=self.policy, handoff=self.handoff,
             at_most_once=self.at_most_once,
         )  # fmt: skip
-        self.do(ev.CursorRead(P, GROUP, record, revision))
+        group = self.part.consumer_groups.get(GROUP)
+        known_revision = group.cursor_revision if group is not None else 0
+        self.do(ev.CursorRead(P, GROUP, record, revision, known_revision=known_revision))
 
     def reads(self) -> None:
         """The disk answers what it was asked."""

@@ -13,12 +13,11 @@ from seriatim_api.lag import lag_messages
 from seriatim_broker.core.consumers.groups import without_consumers
 from seriatim_broker.core.consumers.groups.figures import figures_of
 from seriatim_broker.core.consumers.keyed.earlier_messages import TRIES_MAX
-from seriatim_broker.core.state.consumers import ConsumerGroupPhase
 from seriatim_broker.core.state.keyed.grants import Fetch
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
-from seriatim_broker.core.values.chain import change_server
+from seriatim_broker.core.values.chain import change_server, remove_eligible
 from seriatim_broker.core.values.keyed import (
     ConsumerMode,
     DeadLetterRow,
@@ -504,20 +503,34 @@ def test_hand_over_under_way_when_the_last_consumer_leaves(leaves_late: bool) ->
     assert GROUP not in bench.part.consumer_groups
 
 
-def test_hand_over_under_way_when_the_first_consumer_joins() -> None:
-    """Rule `under-way-is-kept`: the server waits for its right, and its group has no consumers."""
+def test_unanswered_handoff_of_a_server_without_the_right() -> None:
+    """Rule `unknown-is-repeated`: a newer chain record does not say what has become of the transaction."""
     bench, written = handed_over()
+    cursor = bench.part.consumer_groups[GROUP].cursor
     bench.do(ev.ConsumerGone(1))
     bench.do(ev.CursorWritten(P, GROUP, written.serial, ev.WriteOutcome.UNKNOWN, 0))
     bench.wait(2 * SECOND)  # the other member is silent
     bench.cursor()
-    assert bench.part.consumer_groups[GROUP].phase is ConsumerGroupPhase.SERVING
-    assert bench.keyed.handoff.frozen is not None
-    handing = bench.keyed.handoff.outgoing
+    again = bench.all(fx.WriteCursor)[1]
+    assert replace(again, serial=written.serial) == written
     bench.join(subscription=2)
+    bench.do(ev.CursorWritten(P, GROUP, again.serial, ev.WriteOutcome.UNKNOWN, 0))
+    bench.read_chain(remove_eligible(bench.chain, 1, (M01,)))
     bench.cursor()
-    assert bench.keyed.handoff.outgoing is handing
+    for _ in range(4):
+        bench.deliver()
     assert bench.granted() == []
+    last = bench.all(fx.WriteCursor)[2]
+    assert replace(last, serial=written.serial) == written
+    bench.do(ev.CursorWritten(P, GROUP, last.serial, ev.WriteOutcome.CONFLICT, 0))
+    bench.do(ev.CursorRead(P, GROUP, cursor, 5, known_revision=5))  # begun before the transaction was carried out
+    for _ in range(4):
+        bench.deliver()
+    assert bench.granted() == []
+    bench.wait(SECOND, (M01,))
+    (*_, read) = bench.all(fx.ReadCursor)
+    bench.do(ev.CursorRead(P, GROUP, written.record, 9, known_revision=read.known_revision))
+    assert bench.delivered(fx.EndOfSegment)
 
 
 def test_consumer_that_joined_during_a_crossing_that_failed() -> None:

@@ -9,7 +9,7 @@ from ...state.broker import BrokerState
 from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
-from ...values.effects import Deliver, DeliveryEvent
+from ...values.effects import Deliver, DeliveryEvent, WriteCursor
 from ...values.states import drop, put
 from .served import Seat
 
@@ -53,21 +53,25 @@ def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
     broker.out.emit(Deliver(consumer.stream, consumer.subscription, event))
 
 
-def may_be_carried_out(partition: Partition, consumer_group: ConsumerGroup) -> bool:
-    """Whether the coordinator may still write the cursor for a transaction that had no answer.
+def unanswered(consumer_group: ConsumerGroup) -> WriteCursor | None:
+    """The transaction that moves the cursor with a handoff, as long as its outcome is not known.
 
     Rule `unknown-stays-frozen` (J2): until that is known, the consumer group stays frozen. The same transaction is
     tried again: it succeeds, or finds that the cursor or the chain has changed. Without it:
       1. A hands over, and writes the cursor. It has no answer. It reads the cursor, which has not moved, and continues.
       2. A consumer acknowledges k:5, and A confirms that.
       3. The coordinator carries out the write. The next server begins from the handoff, and grants k:5 again.
+
+    Rule `unknown-is-repeated` (J2): only the answer to exactly that transaction says what has become of it, and no
+    newer chain record does. It needs no serving right, because it compares the chain record. Without it:
+      1. A writes the cursor, and has no answer. It reads the cursor, which has not moved. Another member is silent, so
+         A may not deliver.
+      2. The coordinator carries out the write. Then A removes the silent member from the chain record.
+      3. A sees that the write cannot be carried out any more, and takes it for one that never was. A grants k:5, and
+         so does the next server.
     """
     keyed = consumer_group.keyed
-    handing = keyed.handoff.outgoing if keyed is not None else None
-    if handing is None or not handing.sent[0]:
-        return False
-    cursor_revision, chain_revision = handing.sent
-    return consumer_group.cursor_revision == cursor_revision and partition.revision in (0, chain_revision)
+    return keyed.handoff.outgoing.sent if keyed is not None and keyed.handoff.outgoing is not None else None
 
 
 def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -96,7 +100,7 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
         or consumer_group.key_requests
         or consumer_group.passes_alone
         or consumer_group.is_forwarding
-        or may_be_carried_out(partition, consumer_group)
+        or unanswered(consumer_group) is not None
     )
     if not is_used and consumer_group.phase is not ConsumerGroupPhase.CROSSING:
         forget(partition, consumer_group)

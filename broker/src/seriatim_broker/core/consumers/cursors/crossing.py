@@ -11,6 +11,7 @@ from dataclasses import replace
 from seriatim_api.ids import make_offset
 
 from ...state.consumers import ConsumerGroupPhase
+from ...state.keyed.handoff import OutgoingHandoff
 from ...state.partition import Partition
 from ...values.effects import EndOfSegment, WriteCursor
 from ...values.events import CursorRecord, WriteOutcome
@@ -18,7 +19,7 @@ from ...values.kinds import TimerKind
 from ...values.positions import Place
 from ...values.segment import SegmentState
 from . import delivery_attempts
-from .consumer_group import forget_if_unused, may_be_carried_out, tell
+from .consumer_group import forget_if_unused, tell, unanswered
 from .gap_reports import tell_dropped_unread, tell_lost
 from .served import Seat, Served
 
@@ -143,16 +144,20 @@ def with_term(seat: Seat, record: CursorRecord) -> CursorRecord:
     return record.after_term(max(left_epoch, seat.group.server_epoch), following.server_epoch if following else 0)
 
 
-def move_to(seat: Seat, record: CursorRecord, chain_revision: int) -> None:
+def move_to(seat: Seat, handing: OutgoingHandoff, record: CursorRecord, chain_revision: int) -> None:
     """Cross with a handoff: write this cursor, under the revision of the chain."""
-    if _must_wait(seat):
-        return
-    seat.group.phase = ConsumerGroupPhase.CROSSING
     dropped_from, position = _untold(seat)
     if not dropped_from:
         dropped_from, position = _lost_between(seat.partition, seat.group.segment_no, record.segment_no)
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
-    write_cursor(seat, record, seat.group.cursor_revision, chain_revision)
+    handing.sent = _transaction(seat, record, seat.group.cursor_revision, chain_revision)
+    write_move(seat, handing.sent)
+
+
+def write_move(seat: Seat, sent: WriteCursor) -> None:
+    """Send the transaction of a handoff, for the first time or once more: rule `unknown-is-repeated`."""
+    seat.group.phase = ConsumerGroupPhase.CROSSING
+    _write(seat, sent)
 
 
 def _lost_between(partition: Partition, no: int, to_no: int) -> tuple[int, int]:
@@ -205,14 +210,22 @@ def write_cursor(
     If `chain_revision` is not 0, the transaction also compares the revision of the chain record. `is_new`: the consumer
     group begins.
     """
+    _write(seat, _transaction(seat, record, revision, chain_revision, is_new=is_new))
+
+
+def _transaction(
+    seat: Seat, record: CursorRecord, revision: int, chain_revision: int, *, is_new: bool = False
+) -> WriteCursor:
+    known = seat.group.cursor if revision and not is_new else None
+    follows = (known.segment_no, known.group_epoch) if known is not None else None
+    return WriteCursor(seat.partition.id, seat.group.name, 0, record, revision, chain_revision, is_new, follows)
+
+
+def _write(seat: Seat, transaction: WriteCursor) -> None:
     if _must_wait(seat):
         return
     seat.group.crossing_serial = serial = seat.broker.new_serial()
-    known = seat.group.cursor if revision and not is_new else None
-    follows = (known.segment_no, known.group_epoch) if known is not None else None
-    seat.broker.out.emit(
-        WriteCursor(seat.partition.id, seat.group.name, serial, record, revision, chain_revision, is_new, follows)
-    )
+    seat.broker.out.emit(replace(transaction, serial=serial))
 
 
 def _must_wait(seat: Seat) -> bool:
@@ -238,11 +251,14 @@ def on_written(seat: Seat, outcome: WriteOutcome) -> None:
             handing.is_unknown and outcome is WriteOutcome.REFUSED  # an earlier try may still be carried out
         )
         if not handing.is_unknown:
-            handing.sent = (0, 0)
+            handing.sent = None
     if keyed is None or keyed.handoff.outgoing is None:  # else the grants continue if the cursor did not move
         consumer_group.drop_deliveries()
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
     if outcome is WriteOutcome.CONFLICT and keyed is not None and keyed.handoff.outgoing is not None:
+        # Only a read that begins from now on counts. One that is under way may have found the cursor before an earlier
+        # try was carried out: this member would continue, and the next server too.
+        consumer_group.cursor_revision += 1
         # The transaction compared the chain too. Without a look at it: this member, which was not notified of the last
         # switch, would write the same cursor under the same revision of the chain for ever.
         seat.partition.read_chain(seat.broker)
@@ -255,7 +271,7 @@ def on_written(seat: Seat, outcome: WriteOutcome) -> None:
         consumer_group.consumers
         or consumer_group.is_asked
         or consumer_group.is_forwarding
-        or may_be_carried_out(seat.partition, consumer_group)
+        or unanswered(consumer_group) is not None
     ):
         seat.poll(seat.partition.write_wait_us(seat.broker), TimerKind.CURSOR)
     else:

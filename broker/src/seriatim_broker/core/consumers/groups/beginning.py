@@ -24,7 +24,7 @@ from ...values.positions import Place, first_kept, position_of
 from ...values.segment import Segment
 from ...values.tokens import TERM_MAX
 from ..cursors import control_records, crossing, delivery_attempts
-from ..cursors.consumer_group import forget_if_unused, may_be_carried_out, tell
+from ..cursors.consumer_group import forget_if_unused, tell
 from ..cursors.served import KeyedServed, Seat, Served, keyed_of, serving_of
 from ..keyed import grants, handoff, outcomes, waiting_keys
 from . import cursor_notes, operations, progress, questions, subscriptions
@@ -37,9 +37,6 @@ def begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
     if frozen is not None and handoff.is_still_served(consumer_group, record, segment):
         consumer_group.phase = ConsumerGroupPhase.SERVING
         subscriptions.welcome_new(frozen)
-        if may_be_carried_out(partition, consumer_group):
-            handoff.hand_off_if_done(frozen)
-            return
         frozen.keyed.handoff.outgoing = None
         outcomes.thaw(frozen)
         progress.go_on(frozen)

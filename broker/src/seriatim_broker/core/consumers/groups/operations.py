@@ -71,7 +71,7 @@ from ...values.positions import Place, first_kept, position_of
 from ...values.segment import SegmentState
 from ...values.targets import named, place_of
 from ..cursors import control_records, crossing, delivery_attempts
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, tell
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, tell, unanswered
 from ..cursors.served import Seat, Served
 from ..exclusive import assignment
 from . import progress
@@ -182,7 +182,7 @@ def go_on(seat: Seat) -> None:
     consumer_group = seat.group
     while consumer_group.operations and not consumer_group.crossing_serial and seat.partition.read_floor is None:
         is_crossing = consumer_group.phase is ConsumerGroupPhase.CROSSING
-        if consumer_group.cursor is None or is_crossing or may_be_carried_out(seat.partition, consumer_group):
+        if consumer_group.cursor is None or is_crossing or unanswered(consumer_group) is not None:
             return
         operation = consumer_group.operations[0]
         chain = seat.partition.chain

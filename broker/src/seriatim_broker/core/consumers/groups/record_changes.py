@@ -12,7 +12,7 @@ from ...values.effects import Revoked, SubscriptionRefused
 from ...values.segment import Segment
 from ...values.states import NOTHING
 from ..cursors import control_records, delivery_attempts, gap_reports
-from ..cursors.consumer_group import forget, tell
+from ..cursors.consumer_group import forget, tell, unanswered
 from ..cursors.served import Seat, Served, served_of
 from ..keyed import waiting_keys
 from . import operations, progress, questions, without_consumers
@@ -128,8 +128,7 @@ def _is_under_way(consumer_group: ConsumerGroup) -> bool:
       3. It begins in segment 1 again. It grants k:5 there, and confirms the acknowledgement. The cursor moves.
       4. The server of segment 2 has k:5 in the list that was handed over, and grants it again.
     """
-    handing = consumer_group.keyed.handoff.outgoing if consumer_group.keyed is not None else None
-    return consumer_group.crossing_serial > 0 or (handing is not None and handing.is_unknown)
+    return consumer_group.crossing_serial > 0 or unanswered(consumer_group) is not None
 
 
 def on_no_partition(broker: BrokerState, partition: Partition) -> None:

@@ -23,7 +23,7 @@ from ...values.positions import Place, first_kept
 from ...values.segment import Segment, SegmentState
 from ...values.states import put
 from ..cursors import crossing
-from ..cursors.consumer_group import forget_if_unused, may_be_carried_out, tell
+from ..cursors.consumer_group import forget_if_unused, tell
 from ..cursors.served import Seat
 from ..keyed import handoff, waiting_keys
 from . import beginning, cursor_notes, operations, questions, subscriptions, without_consumers
@@ -40,6 +40,8 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
         seat.poll(broker.config.retry_us, TimerKind.CURSOR)
         return
     if _came_late(consumer_group, revision, event.known_revision):
+        return
+    if handoff.repeat_move(seat, record):
         return
     if partition.chain is not None and partition.chain.topic == STAGE_TOPIC:
         beginning.refuse(
@@ -240,8 +242,7 @@ def _place(seat: Seat, record: CursorRecord) -> None:
             without_consumers.forward_elsewhere(seat, segment)
         _refuse_all(seat, segment)
         return
-    goes_on = consumer_group.is_forwarding or may_be_carried_out(partition, consumer_group)
-    is_wanted = consumer_group.consumers or consumer_group.key_requests or goes_on
+    is_wanted = consumer_group.consumers or consumer_group.key_requests or consumer_group.is_forwarding
     if not is_wanted and not (consumer_group.passes_alone and segment.is_stub):
         consumer_group.passes_alone = False
         forget_if_unused(partition, consumer_group)

@@ -17,7 +17,7 @@ from ...values.keyed import ConsumerMode
 from ...values.kinds import TimerKind
 from ...values.positions import Place, end_of_drops
 from ..cursors import control_records
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out, tell
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused, tell
 from ..cursors.gap_reports import lost_since, tell_lost, tell_noted_drop
 from ..cursors.served import KeyedServed, Seat, Served, served_of, serving_of
 from ..exclusive import activation, assignment
@@ -48,14 +48,13 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
     served = serving_of(broker, partition, consumer_group)
     if served is None:
         return
-    if is_first and not may_be_carried_out(partition, consumer_group):
+    if is_first:
         # Rule `first-reads` (I2, I9): if a consumer group had no consumers, its server reads the cursor again. Without
         # it:
         #   1. A consumer group has no consumers, and its server waits for a silent member.
         #   2. Meanwhile the consumer group is deleted, and made again by another server.
         #   3. A consumer joins here, and is given messages in the group epoch of the deleted consumer group.
         #   4. The crossing finds another cursor, and all messages are given again without a flag.
-        # While a handoff may still be carried out, nothing is granted, and its transaction compares the cursor.
         control_records.write_if_dirty(served)
         consumer_group.look_again()
         served.read_cursor()

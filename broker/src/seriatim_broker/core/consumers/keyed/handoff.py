@@ -35,8 +35,8 @@ from ...values.messages import HandOver, HandOverKept
 from ...values.segment import Segment, SegmentState
 from ...values.states import put
 from ..cursors import control_records, crossing
-from ..cursors.consumer_group import may_be_carried_out
-from ..cursors.served import KeyedServed, keyed_of
+from ..cursors.consumer_group import unanswered
+from ..cursors.served import KeyedServed, Seat, keyed_of
 from . import outcomes
 
 RESEND_US = 200_000
@@ -88,7 +88,7 @@ def hand_off_if_done(served: KeyedServed) -> None:
             return
         keyed.handoff.frozen = []
         keyed.handoff.rests_until_us = now_us + GIVE_UP_US
-    elif now_us >= keyed.handoff.rests_until_us and not may_be_carried_out(served.partition, served.group):
+    elif now_us >= keyed.handoff.rests_until_us:
         # Without the poll: 1. A key is parked, or dead letters have numbers, and nothing else is left to do. The next
         # segment is empty, so its server takes no handoff. 2. The next segment gets messages. Nothing happens here,
         # so no consumer gets them until one joins or leaves, or a broker ends.
@@ -130,7 +130,7 @@ def on_left(served: KeyedServed, gone: list[Consumer]) -> None:
     keyed = served.keyed
     if keyed.handoff.frozen is None or not keyed.handoff.is_begun or keyed.handoff.unread is not None:
         return
-    if not served.is_serving or may_be_carried_out(served.partition, served.group):
+    if not served.is_serving:
         return
     forwards_alone = keyed.forwarder.waiting and not served.group.consumers
     if not forwards_alone and not any(grant.consumer in gone for grant in keyed.grants.by_token.values()):
@@ -202,8 +202,7 @@ def _move(served: KeyedServed, handing: OutgoingHandoff) -> None:
         return
     record = served.cursor.moved_to(segment.no).after_term(served.group.server_epoch, segment.server_epoch)
     record = replace(record, handoff=handing.handoff.id, oldest=handing.oldest)
-    handing.sent = (served.group.cursor_revision, partition.revision)
-    crossing.move_to(served, record, partition.revision)
+    crossing.move_to(served, handing, record, partition.revision)
 
 
 def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment: Segment) -> bool:
@@ -216,6 +215,21 @@ def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment
         and (record.segment_no, record.group_epoch) == (keyed.segment_no, handing.handoff.group_epoch)
         and segment.server_epoch == consumer_group.server_epoch
     )
+
+
+def repeat_move(seat: Seat, record: CursorRecord | None) -> bool:
+    """If the cursor was read, and a transaction of a handoff has no answer: send it again, unless the cursor has moved.
+
+    Returns whether the answer to that transaction is waited for now. See rule `unknown-is-repeated`.
+    """
+    keyed, sent = seat.group.keyed, unanswered(seat.group)
+    if keyed is None or keyed.handoff.outgoing is None or sent is None or seat.group.crossing_serial:
+        return False
+    if record is not None and was_carried_out(seat.group, record):
+        keyed.handoff.outgoing.sent = None
+        return False
+    crossing.write_move(seat, sent)
+    return True
 
 
 def was_carried_out(consumer_group: ConsumerGroup, record: CursorRecord) -> bool:

@@ -38,7 +38,7 @@ from ...values.events import CursorRecord, ListKeys, OperateKeys
 from ...values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from ...values.kinds import TimerKind
 from ..cursors import control_records
-from ..cursors.consumer_group import consumer_group_of, forget_if_unused, may_be_carried_out
+from ..cursors.consumer_group import consumer_group_of, forget_if_unused
 from ..cursors.served import KeyedServed, Seat, keyed_of
 from . import dead_letters
 
@@ -74,12 +74,7 @@ def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys
     if consumer_group.phase is ConsumerGroupPhase.LOADING:
         partition.read_chain(broker)
         seat.read_cursor()
-    elif (
-        served is not None
-        and not consumer_group.consumers
-        and is_first
-        and not may_be_carried_out(partition, consumer_group)
-    ):
+    elif served is not None and not consumer_group.consumers and is_first:
         control_records.write_if_dirty(served)
         consumer_group.look_again()  # rule `first-reads`: the group may have been deleted and made again since
         seat.read_cursor()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from seriatim_api.ids import MemberId
 
+from ...values.effects import WriteCursor
 from ...values.events import ConsumerAcks, ConsumerExtend, ConsumerNack
 from ...values.ledger_rows import CarriedGrant
 from ...values.log import HandOverState
@@ -23,8 +24,7 @@ class OutgoingHandoff(State):
         to: The server to which it was sent.
         asked_us: When it was sent last.
         is_kept: Every member that must keep it has it.
-        sent: The revisions of the cursor and of the chain that the transaction of the cursor compares, as long as it
-            may be carried out; (0, 0): none is under way.
+        sent: The transaction that moves the cursor, as long as its outcome is not known; None: none is under way.
         is_unknown: A try of it had no answer. So a later try that is refused does not say that it is not carried out.
     """
 
@@ -33,7 +33,7 @@ class OutgoingHandoff(State):
     to: MemberId | None = None
     asked_us: int = 0
     is_kept: bool = False
-    sent: tuple[int, int] = (0, 0)
+    sent: WriteCursor | None = None
     is_unknown: bool = False
 
 
