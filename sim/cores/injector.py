@@ -41,6 +41,9 @@ BEGUN_ALONE_ENDS_US = (40_000, 120_000)
 LATE_ALONE_US = 150_000
 """This long after the write counts as unanswered, the next consumers come."""
 
+LATE_SILENT_US = 1_200_000
+"""How long a server hears nothing from a member that it has to remove."""
+
 
 class CoreInjector(Injector):
     """The faults of any cluster, and those of bare cores only."""
@@ -137,6 +140,34 @@ class CoreInjector(Injector):
                     consumer.crash()
                     back_us = COORDINATOR_TIMEOUT_US + self._rng.randint(1_000, LATE_ALONE_US)
                     self._schedule.after(back_us, population.replace_consumer, consumer.group, consumer.partition)
+
+        self._cluster.coordinator.on_late = late
+
+    def inject_late_and_silent(self) -> None:
+        """A cursor is written without an answer by a server that must remove a silent member before it may deliver.
+
+        1  the server writes the cursor, which is carried out late; it hears nothing from one other eligible member
+        2  it does not reach the coordinator at first, so it reads the old cursor when it may not deliver any more
+        3  it does not reach the coordinator again: it removes the silent member after the cursor has moved
+        """
+
+        def late(process: Process) -> None:
+            self._cluster.coordinator.on_late = None
+            chain, _ = self._cluster.coordinator.records.chain(self._partition())
+            served = [one for one in chain.segments if one.server.broker == process.name] if chain is not None else []
+            others = sorted({m.broker for one in served for m in one.eligible if m != one.server})
+            if not others:
+                return
+            silent = self._rng.choice(others)
+            self._tell(f"{process.name} gets no answer, and hears nothing from {silent}")
+            self._scene.judge.seen.states.add("late and silent")
+            self._one_way(silent, process.name, LATE_SILENT_US)
+            self._isolate(silent, LATE_SILENT_US)  # otherwise it may take over
+            self._isolate(process.name, COORDINATOR_TIMEOUT_US + 10_000)
+            again_us = 2 * COORDINATOR_TIMEOUT_US + self._rng.randint(20_000, 80_000)
+            self._schedule.after(again_us, self._isolate, process.name, self._rng.randint(100_000, 350_000))
+            for after_us in range(again_us, LATE_SILENT_US, 100_000):
+                self._schedule.after(after_us, self._scene.clients.break_some, 0.3)
 
         self._cluster.coordinator.on_late = late
 

@@ -214,6 +214,12 @@ def keyed_left(rng: random.Random, options: Options) -> Options:
     return replace(keyed_late(rng, options), kinds={"plan": 6, "complaint": 6, "late_alone": 12})
 
 
+def keyed_silent(rng: random.Random, options: Options) -> Options:
+    """The same writes. Their server removes a silent member before it may deliver again."""
+    drawn = replace(keyed_late(rng, options), kinds={"plan": 6, "complaint": 6, "late_and_silent": 12})
+    return replace(drawn, txn_lost_share=0.3, certificate_never_share=0.0, coordinator_us_max=60_000)
+
+
 def keyed_words(rng: random.Random, options: Options) -> Options:
     """A server that was replaced reaches a member that has just started, with acknowledgements that no other has."""
     drawn = with_keys(rng, late_words(rng, options))

@@ -66,6 +66,7 @@ MORE_KINDS: tuple[str, ...] = (
     "half_state",
     "needless_rebuild",
     "late_alone",
+    "late_and_silent",
     "begun_alone",
     "freeze_master",
     "group_leaves",

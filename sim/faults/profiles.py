@@ -139,6 +139,7 @@ PROFILES: dict[str, Profile] = {
     "keyed-slow": Profile(keyed.keyed_slow, 0),
     "keyed-late": Profile(keyed.keyed_late, 0, REBUILDS),
     "keyed-left": Profile(keyed.keyed_left, 0, LATE_CURSORS),
+    "keyed-silent": Profile(keyed.keyed_silent, 0, LATE_CURSORS),
     "keyed-begins": Profile(keyed.keyed_begins, 0, BEGUN),
     "keyed-words": Profile(keyed.keyed_words, 0),
     "keyed-further": Profile(keyed.keyed_further, 0),

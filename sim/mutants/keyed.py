@@ -104,10 +104,6 @@ unknown-stays-frozen [keyed-late]: a group is frozen until it is known whether i
 under-way-stays [keyed-late]: a write of a cursor that is under way is not forgotten after a rebuild
 @ core.consumers.groups.record_changes._is_under_way
 + return False
-under-way-is-kept [keyed-left]: a group without consumers is kept while its handoff may still be carried out
-@ core.consumers.cursors.consumer_group.forget_if_unused
-- or unanswered(consumer_group) is not None
-+ or False
 further-waits [keyed-further]: where order is by key, a group is not served at an older place
 @ core.consumers.cursors.control_records.was_further
 + return False

@@ -15,7 +15,7 @@ _NAMES: Final = """
     not-registered-again note-is-durable numbered-is-durable older-server one-count one-entry-a-key only-masters-publish
     only-the-asked own-death parts-mixed passed-is-noted passed-is-stored passes-over-what-is-lost range-parts
     read-is-told rebuilt-goes-back record-if-unknown refusals-stay reserved-by-one rest-is-ready run-refused
-    settings-on-disks storage-cut-in-memory storage-damage-is-end tails-forgotten taken-up under-way-is-kept
+    settings-on-disks storage-cut-in-memory storage-damage-is-end tails-forgotten taken-up
     under-way-stays unknown-done unknown-stays-frozen untold-not-taken-up
 """
 
