@@ -546,3 +546,17 @@ def test_another_mode_keeps_the_position_of_a_drop_whose_segment_has_left() -> N
     assert (unknown.dropped_from, unknown.dropped_position) == (noted, 0), "not known"
     back = beginning._back_at(chain, record, Place(3, 0))
     assert (back.dropped_from, back.dropped_position, back.start_index) == (noted, 1, 2)
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_note_of_a_lost_segment_in_another_mode(is_left: bool) -> None:
+    """Rule `new-mode-keeps-note`: segment 1 is lost, and segment 2 is dropped, unless `is_left`."""
+    chain = three_sealed() if is_left else trim(three_sealed(), 3, start_at(2), 1)
+    lost = replace(chain.segments[0], state=SegmentState.LOST, begin=Start(0, 0, 0))
+    chain = replace(chain, segments=(lost, *chain.segments[1:]))
+    noted = make_offset(1, 0)
+    record = ev.CursorRecord(3, 2, 0, TOPIC, mode=ConsumerMode.SHARED, dropped_from=noted)
+    moved = operations.after(
+        record, configuring(WantedSettings(ConsumerMode.EXCLUSIVE)), chain, Place(3, 2), 0, noted, 0
+    )
+    assert moved.dropped_from == (0 if is_left else noted)

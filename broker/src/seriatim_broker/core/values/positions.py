@@ -66,13 +66,14 @@ def first_kept(chain: Chain, no: int = 0) -> Place:
     return Place(segment.no, segment.start)
 
 
-def end_of_drops(chain: Chain) -> Place:
-    """The place up to which retention dropped messages: the start of the first segment that is open or has messages.
+def end_of_drops(chain: Chain, no: int = 0) -> Place:
+    """The place up to which messages are gone: the start of the first segment, from that number on, that is open or has
+    messages.
 
     Segments before it may be LOST. Retention drops messages after these too.
     """
     gone = SegmentState.LOST
-    kept = (segment for segment in chain.segments if not segment.is_stub and segment.state is not gone)
+    kept = (s for s in chain.segments if s.no >= no and not s.is_stub and s.state is not gone)
     segment = next(kept, chain.open_segment)
     return Place(segment.no, segment.start)
 

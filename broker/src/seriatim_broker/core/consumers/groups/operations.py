@@ -67,7 +67,7 @@ from ...values.events import REQUESTS_KEPT, ConsumerGroupOperation, CursorRecord
 from ...values.keyed import ConsumerGroupSettings, KeyCounts
 from ...values.kinds import TimerKind
 from ...values.ledger_rows import count_keys
-from ...values.positions import Place, first_kept, position_of
+from ...values.positions import Place, end_of_drops, position_of
 from ...values.segment import SegmentState
 from ...values.targets import named, place_of
 from ..cursors import control_records, crossing, delivery_attempts
@@ -435,7 +435,7 @@ def after(
         if _keeps_epoch(cursor, settings):
             return replace(cursor.with_settings(settings), requests=requests)
         moved = _to_place(cursor.with_settings(settings), chain, here)
-        if not settings.mode.is_keyed and noted and first_kept(chain, split_offset(noted)[0]) < here:
+        if not settings.mode.is_keyed and noted and end_of_drops(chain, split_offset(noted)[0]) < here:
             noted = 0
         position = position_of(chain, noted) if noted_at is None else noted_at
         moved = replace(moved, dropped_from=noted, dropped_position=position if noted else 0)
