@@ -7,8 +7,8 @@ MUTATIONS = mutations("""
 operation-compares-chain [VOID PAUSE I11 late-operations]: an operation on a consumer group compares the chain record,
   which names the server
 @ core.consumers.cursors.crossing.write_cursor
-- serial, record, revision, chain_revision, is_new, follows
-+ serial, record, revision, 0, is_new, follows
+- _transaction(seat, record, revision, chain_revision, is_new=is_new)
++ _transaction(seat, record, revision, 0, is_new=is_new)
 operation-raises-epoch [I11]: a rewind or skip begins a new group epoch
 @ core.consumers.groups.operations.after
 - moved = _to_place(cursor, chain, place)
