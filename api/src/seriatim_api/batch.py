@@ -27,11 +27,12 @@ segment adds the place (segment, base index), the append time, `spared` and the 
     136     body_length (u32)
     140     body_crc (u32)         CRC-32C of the body
     144     key_hash (u64)         of the single key of the batch; valid with FLAG_SINGLE_KEY
-    152     for_group (u64)         hash of the only consumer group that it is for; 0: all (`dead_letters`)
-    160     origin_offset (u64)    of a replayed copy: the offset of the dead letter
+    152     for_group (u64)        hash of the only consumer group that it is for; 0: all (`dead_letters`)
+    160     origin_offset (u64)    of a copy that a broker made: the offset of what it copied
     168     origin_partition (u32) and its partition
     172     spared (u16)           written by the master: see `BatchHeader.spared`
-    174     reserved (10 bytes, zero)
+    174     reserved (2 bytes, zero)
+    176     given_up (u64)         with FLAG_RELEASED: the first source number that was given up before it; 0: none
     184     previous_checksum (u32) the chain's value before this batch
     188     checksum (u32)          CRC-32C(previous_checksum as seed, bytes 0..184)
 
@@ -62,7 +63,24 @@ FLAG_SOURCE_SEQUENCE: Final = 1 << 5
 FLAG_STAGED: Final = 1 << 6
 FLAG_PUBLISH: Final = 1 << 7
 FLAG_TRACED: Final = 1 << 8
-FLAGS_KNOWN: Final = (1 << 9) - 1
+FLAG_FIRED: Final = 1 << 9
+FLAG_HELD: Final = 1 << 10
+FLAG_RELEASED: Final = 1 << 11
+FLAG_LATE: Final = 1 << 12
+FLAG_CONTROL: Final = 1 << 13
+FLAGS_KNOWN: Final = (1 << 14) - 1
+
+FLAG_NAMES: Final = {
+    FLAG_DELAYED: "DELAYED",
+    FLAG_SOURCE_SEQUENCE: "SOURCE_SEQUENCE",
+    FLAG_FIRED: "FIRED",
+    FLAG_HELD: "HELD",
+    FLAG_RELEASED: "RELEASED",
+    FLAG_LATE: "LATE",
+    FLAG_CONTROL: "CONTROL",
+}
+FLAGS_UNSERVED: Final = sum(FLAG_NAMES)
+"""A master refuses a client's batch with one of these: it would be delivered as if the flag were not there."""
 
 _STRUCT: Final = struct.Struct("<2sBBIIIQII16sQqqqqQ16s8s16sIIQ32sII")
 HEADER_SIZE_BYTES: Final = _STRUCT.size
@@ -77,12 +95,15 @@ _CHAIN_AT: Final = 184
 
 _NO_BYTES_8 = bytes(8)
 _NO_BYTES_16 = bytes(16)
-_NO_BYTES_32 = bytes(32)
 _FOR_GROUP: Final = struct.Struct("<Q")
 _FOR_GROUP_AT: Final = 152
-_ORIGIN: Final = struct.Struct("<QQI12x")  # for_group, origin_offset, origin_partition
+_OF_BROKERS: Final = struct.Struct("<QQI12x")  # for_group, offset and partition of the origin; the rest is set later
+_ORIGIN: Final = struct.Struct("<QI")
+_ORIGIN_AT: Final = 160
 _SPARED: Final = struct.Struct("<H")
 _SPARED_AT: Final = 172
+_OF_BROKERS_ONLY: Final = slice(_FOR_GROUP_AT, _CHAIN_AT)
+_NO_BYTES_OF_BROKERS: Final = bytes(_CHAIN_AT - _FOR_GROUP_AT)
 
 SPARED_ALL: Final = 0xFFFF
 """`spared` of a batch that pushes out no producer at all."""
@@ -136,9 +157,16 @@ class BatchHeader(NamedTuple):
 
     @property
     def origin(self) -> tuple[int, int]:
-        """Of a replayed copy: the partition and the offset of its dead letter."""
-        _, offset, partition = _ORIGIN.unpack_from(self.raw, _FOR_GROUP_AT)
+        """Of a copy that a broker made: the partition and the offset of what it copied, of a replayed message those of
+        its dead letter. (0, 0) if it is no copy.
+        """
+        offset, partition = _ORIGIN.unpack_from(self.raw, _ORIGIN_AT)
         return partition, offset
+
+    @property
+    def has_fields_of_brokers(self) -> bool:
+        """Whether a field is set that only a broker fills in, or a byte that no field uses."""
+        return self.raw[3] != 0 or self.raw[_OF_BROKERS_ONLY] != _NO_BYTES_OF_BROKERS
 
     @property
     def spared(self) -> int:
@@ -172,7 +200,7 @@ def make_header(
 ) -> bytes:
     """The header that a producer sends: without place, append time and checksum chain.
 
-    `origin` is the partition and the offset of the dead letter of which the batch is a copy.
+    `origin` is the partition and the offset of what the batch is a copy of.
     """
     assert message_count > 0
     assert len(producer) == 16
@@ -180,7 +208,7 @@ def make_header(
         MAGIC, VERSION, 0, flags, partition, 0, 0, message_count, producer_epoch, producer, base_sequence,
         first_timestamp_ms, last_timestamp_ms, 0, due_time_ms, source_sequence, trace_id, span_id, stage,
         body_length, body_crc, key_hash,
-        _ORIGIN.pack(for_group, origin[1], origin[0]) if for_group else _NO_BYTES_32, 0, 0,
+        _OF_BROKERS.pack(for_group, origin[1], origin[0]) if for_group or any(origin) else _NO_BYTES_OF_BROKERS, 0, 0,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
+from seriatim_api.batch import FLAG_NAMES, FLAG_PUBLISH, FLAG_STAGED, FLAGS_UNSERVED, BatchHeader
 from seriatim_api.dead_letters import is_brokers_own
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
@@ -294,6 +294,8 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
             )
         if event.header.for_group:
             return errors.BadRequestError("a client's batch is for all consumer groups; nothing was stored")
+        if (unserved := _unserved(event.header)) is not None:
+            return unserved
     flags = event.header.flags & (FLAG_STAGED | FLAG_PUBLISH)
     is_stage = partition.chain is not None and partition.chain.topic == STAGE_TOPIC
     if is_stage and not flags & FLAG_STAGED:
@@ -305,6 +307,27 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
             "a client's batch in this topic may not be marked as staged or published: use a writer; nothing was stored"
         )
     return None
+
+
+def _unserved(header: BatchHeader) -> errors.SeriatimError | None:
+    """The refusal of a client's batch whose header asks for what brokers do not do, or says what only they may say.
+
+    None if it does neither.
+    """
+    if not (
+        header.flags & FLAGS_UNSERVED or header.due_time_ms or header.source_sequence or header.has_fields_of_brokers
+    ):
+        return None
+    names = ", ".join(name for flag, name in FLAG_NAMES.items() if header.flags & flag & FLAGS_UNSERVED)
+    if names:
+        why = f"this broker takes no batch with the flag {names} from a client: send it without"
+    elif header.due_time_ms:
+        why = "the batch has a due time, but not the flag DELAYED"
+    elif header.source_sequence:
+        why = "the batch has a source sequence, but not the flag SOURCE_SEQUENCE"
+    else:
+        why = "the header has bytes that only brokers fill in, or that are reserved: send zeros there"
+    return errors.BadRequestError(f"{why}; nothing was stored")
 
 
 def _sequence_refusal(

@@ -1,0 +1,65 @@
+"""What a client may not say in the header of a batch, because brokers do not do it, or only they may say it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from seriatim_api.batch import FLAG_NAMES, FLAG_STAGED, make_header, parse_header
+from seriatim_api.errors import BadRequestError
+from seriatim_api.publications import STAGE_TOPIC
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.log import PutBatch
+
+from .support import M01, Bench, P, first_chain, opened_master
+
+
+def sent(bench: Bench, *, due_time_ms: int = 0, source_sequence: int = 0, flags: int = 0, byte: int = 0) -> list[str]:
+    """Errors of a batch with this header; `byte`: one that is set to 1."""
+    raw = bytearray(
+        make_header(
+            partition=P, message_count=1, producer=b"c" * 16, producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
+            last_timestamp_ms=0, body_length=4, body_crc=0, flags=flags, due_time_ms=due_time_ms,
+            source_sequence=source_sequence,
+        )
+    )  # fmt: skip
+    if byte:
+        raw[byte] = 1
+    bench.do(ev.Append(1, P, parse_header(bytes(raw)), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
+    assert all(isinstance(error, BadRequestError) for error in bench.refused().values())
+    assert len(bench.writes(PutBatch)) == 1 - len(bench.refused())
+    return [str(error) for error in bench.refused().values()]
+
+
+def stage() -> Bench:
+    """A master of the stage topic."""
+    bench = Bench()
+    bench.open(replace(first_chain(), topic=STAGE_TOPIC))
+    bench.follow(M01)
+    return bench
+
+
+@pytest.mark.parametrize("flag", FLAG_NAMES, ids=FLAG_NAMES.get)
+def test_a_flag_without_effect_is_refused_by_its_name(flag: int) -> None:
+    for (error,) in (sent(opened_master(), flags=flag), sent(stage(), flags=flag | FLAG_STAGED)):
+        assert FLAG_NAMES[flag] in error
+        assert "nothing was stored" in error
+
+
+def test_a_due_time_or_source_sequence_without_flag_is_refused() -> None:
+    for bench, flags in ((opened_master, 0), (stage, FLAG_STAGED)):
+        (due,) = sent(bench(), due_time_ms=1, flags=flags)
+        (source,) = sent(bench(), source_sequence=1, flags=flags)
+        assert "DELAYED" in due
+        assert "SOURCE_SEQUENCE" in source
+
+
+@pytest.mark.parametrize("byte", [3, *range(160, 184)])
+def test_a_byte_of_brokers_or_reserved_is_refused(byte: int) -> None:
+    (error,) = sent(opened_master(), byte=byte)
+    assert "zeros" in error
+
+
+def test_a_header_without_any_of_them_is_taken() -> None:
+    assert not sent(opened_master())
+    assert not sent(stage(), flags=FLAG_STAGED)
