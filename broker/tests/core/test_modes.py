@@ -327,7 +327,7 @@ def test_a_note_that_is_not_written_stops_nothing(outcome: ev.WriteOutcome) -> N
         bench.cursor(revision=7)
     group = bench.part.consumer_groups[GROUP]
     assert group.cursor is not None
-    assert (group.phase.value, group.crossing_serial) == ("serving", 0)
+    assert (group.phase.value, group.cursor_write) == ("serving", None)
 
 
 # ---- changes --------------------------------------------------------------------------------------------

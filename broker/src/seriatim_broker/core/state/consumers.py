@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from seriatim_api.ids import MemberId
 
-from ..values.effects import KeysListed, KeysOperated, RangeEvent
+from ..values.effects import KeysListed, KeysOperated, RangeEvent, WriteCursor
 from ..values.events import (
     ConsumerGroupOperation,
     CursorRecord,
@@ -59,7 +59,6 @@ class Operation(State):
 
     event: OperateConsumerGroup
     is_begun: bool = False  # its transaction was sent, and may be carried out or not
-    record: CursorRecord | None = None  # the cursor that its transaction writes
     is_answered: bool = False
     tries: int = 0
 
@@ -110,7 +109,7 @@ class ConsumerGroup(State):
     passes_alone: bool = False  # the consumer group leaves a segment without messages, even without consumers
     forwards_alone: bool = False  # it is loaded only because dead letters are on their way; until its keys are read
     tokens_from: int = 0  # the counter of tokens of this member run when the present term began
-    crossing_serial: int = 0  # of the transaction on the cursor that is under way
+    cursor_write: WriteCursor | None = None  # the transaction on the cursor that is under way
     reads_chain_first: bool = False  # a transaction found that the cursor or the chain had changed
     # a revision of the cursor, and how many reads of the chain must end after that one
     chain_reads: tuple[int, int] = (-1, 0)

@@ -39,7 +39,7 @@ def cross_if_done(served: Served) -> None:
         or not log.is_whole
         or ledger.replications
         or consumer_group.writing is not None
-        or consumer_group.crossing_serial
+        or consumer_group.cursor_write is not None
         or (served.cursor.at_most_once and dispatcher.held_back)
     ):
         return
@@ -224,8 +224,8 @@ def _transaction(
 def _write(seat: Seat, transaction: WriteCursor) -> None:
     if _must_wait(seat):
         return
-    seat.group.crossing_serial = serial = seat.broker.new_serial()
-    seat.broker.out.emit(replace(transaction, serial=serial))
+    seat.group.cursor_write = replace(transaction, serial=seat.broker.new_serial())
+    seat.broker.out.emit(seat.group.cursor_write)
 
 
 def _must_wait(seat: Seat) -> bool:

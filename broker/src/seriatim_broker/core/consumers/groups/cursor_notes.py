@@ -63,8 +63,8 @@ def look(broker: BrokerState, partition: Partition, group: str) -> None:
 
 def _is_busy(served: Served) -> bool:
     """Whether something else is written into the cursor, or the coordinator takes no writes."""
-    group = served.group
-    return bool(group.crossing_serial or group.operations or served.partition.write_wait_us(served.broker))
+    is_written = served.group.cursor_write is not None or bool(served.group.operations)
+    return is_written or served.partition.write_wait_us(served.broker) > 0
 
 
 def _take_next_term(served: KeyedServed) -> None:
@@ -92,22 +92,19 @@ def _take_next_term(served: KeyedServed) -> None:
         )
 
 
-def _note(served: Served, revision: int) -> None:
+def _take_up(served: Served, written: CursorRecord, revision: int) -> None:
     """What was written into the cursor counts from now on."""
     consumer_group = served.group
-    consumer_group.cursor_revision = revision
-    if consumer_group.keyed is None:
-        consumer_group.cursor = kept(served.broker, served.cursor)
-        return
-    consumer_group.cursor = with_next_term(served.cursor)
-    consumer_group.tokens_from = served.broker.streams.tokens
-    control_records.replicate(served)  # the disks know the term base, for a rebuild
+    consumer_group.cursor, consumer_group.cursor_revision = written, revision
+    if isinstance(served, KeyedServed):
+        consumer_group.tokens_from = served.broker.streams.tokens
+        control_records.replicate(served)  # the disks know the term base, for a rebuild
 
 
-def on_written(served: Served, outcome: WriteOutcome, revision: int) -> None:
+def on_written(served: Served, written: CursorRecord, outcome: WriteOutcome, revision: int) -> None:
     """The note was written, or not. After a conflict the place of the consumer group is found again."""
     if outcome is WriteOutcome.DONE:
-        _note(served, revision)
+        _take_up(served, written, revision)
     elif outcome is WriteOutcome.CONFLICT:
         # Rule `term-reads-chain`: the transaction may have compared the chain too, so that is read again. Without it:
         #   1. This member was not notified of a change of the chain record. It writes the next term.

@@ -113,7 +113,7 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
             if not operation.is_begun:
                 consumer_group.operations.remove(operation)
     if consumer_group.operations:
-        if not consumer_group.crossing_serial:
+        if consumer_group.cursor_write is None:
             partition.read_chain(broker)
         broker.poll(broker.config.retry_us, TimerKind.OPERATIONS, partition.id, group)
     forget_if_unused(partition, consumer_group)
@@ -138,7 +138,7 @@ def is_unsettled(seat: Seat, record: CursorRecord, revision: int) -> bool:
     operation = consumer_group.writing
     if operation is None:
         return False
-    if consumer_group.crossing_serial:
+    if consumer_group.cursor_write is not None:
         return True
     if was_done(record, operation.event):
         consumer_group.operations.pop(0)
@@ -180,7 +180,7 @@ def take_up(served: Served, record: CursorRecord, revision: int) -> None:
 def go_on(seat: Seat) -> None:
     """The chain and the cursor are known: carry out the operations that wait, one after another."""
     consumer_group = seat.group
-    while consumer_group.operations and not consumer_group.crossing_serial and seat.partition.read_floor is None:
+    while consumer_group.operations and consumer_group.cursor_write is None and seat.partition.read_floor is None:
         is_crossing = consumer_group.phase is ConsumerGroupPhase.CROSSING
         if consumer_group.cursor is None or is_crossing or unanswered(consumer_group) is not None:
             return
@@ -469,7 +469,6 @@ def _write(seat: Seat, operation: Operation, record: CursorRecord) -> None:
     if served is not None and _begins_epoch(seat, record):
         _stop(served)
     operation.is_begun = True
-    operation.record = record
     operation.tries += 1
     crossing.write_cursor(seat, record, seat.group.cursor_revision, seat.partition.revision)
 
@@ -490,7 +489,7 @@ def _stop(served: Served) -> None:
     served.group.look_again()
 
 
-def on_written(seat: Seat, outcome: WriteOutcome, revision: int) -> None:
+def on_written(seat: Seat, written: CursorRecord, outcome: WriteOutcome, revision: int) -> None:
     """The transaction of an operation ended: answer it, or try it again."""
     broker, consumer_group = seat.broker, seat.group
     operation = consumer_group.writing
@@ -501,17 +500,15 @@ def on_written(seat: Seat, outcome: WriteOutcome, revision: int) -> None:
         return
     operation.is_begun = False
     if outcome is WriteOutcome.DONE:
-        assert operation.record is not None
         consumer_group.operations.pop(0)
-        record = operation.record
         consumer_group.cursor_revision = revision
         seat.note("group operated", what=event.operation.name.lower())
-        if _begins_epoch(seat, record):
-            consumer_group.cursor = record
+        if _begins_epoch(seat, written):
+            consumer_group.cursor = written
             delivery_attempts.forget(seat.partition, consumer_group.name)
         elif (served := seat.serving()) is not None:
-            take_up(served, record, revision)
-        _answer(broker, operation, record, None)
+            take_up(served, written, revision)
+        _answer(broker, operation, written, None)
     elif outcome is WriteOutcome.REFUSED:
         consumer_group.operations.pop(0)
         text = "the coordinator refuses to write, and it is not known whether it stored this write"

@@ -66,7 +66,7 @@ def _revoke(seat: Seat, segment: Segment | None) -> None:
         consumer_group.consumers = []
         delivery_attempts.forget(seat.partition, consumer_group.name)
     if consumer_group.phase is ConsumerGroupPhase.CROSSING:
-        consumer_group.crossing_serial = 0
+        consumer_group.cursor_write = None
     consumer_group.look_again()
     if consumer_group.consumers or consumer_group.is_asked or (mine and consumer_group.is_forwarding):
         seat.read_cursor()
@@ -84,7 +84,8 @@ def on_chain_read(broker: BrokerState, partition: Partition, failed: bool) -> No
                 partition.read_chain(broker)
         if consumer_group.phase is ConsumerGroupPhase.SERVING:
             progress.retry(broker, partition, consumer_group.segment_no)
-        if failed or consumer_group.crossing_serial or consumer_group.name not in partition.consumer_groups:
+        is_written = consumer_group.cursor_write is not None
+        if failed or is_written or consumer_group.name not in partition.consumer_groups:
             continue
         if consumer_group.operations or consumer_group.phase is ConsumerGroupPhase.LOADING:
             Seat(broker, partition, consumer_group).read_cursor()
@@ -95,7 +96,7 @@ def on_writes_taken(broker: BrokerState, partition: Partition) -> None:
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.phase is ConsumerGroupPhase.SERVING:
             progress.retry(broker, partition, consumer_group.segment_no)
-        elif consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.crossing_serial == 0:
+        elif consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.cursor_write is None:
             Seat(broker, partition, consumer_group).read_cursor()
 
 
@@ -128,7 +129,7 @@ def _is_under_way(consumer_group: ConsumerGroup) -> bool:
       3. It begins in segment 1 again. It grants k:5 there, and confirms the acknowledgement. The cursor moves.
       4. The server of segment 2 has k:5 in the list that was handed over, and grants it again.
     """
-    return consumer_group.crossing_serial > 0 or unanswered(consumer_group) is not None
+    return consumer_group.cursor_write is not None or unanswered(consumer_group) is not None
 
 
 def on_no_partition(broker: BrokerState, partition: Partition) -> None:

@@ -66,7 +66,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
     if operations.is_unsettled(seat, record, revision):
         questions.answer(seat)
         return
-    if consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.crossing_serial:
+    if consumer_group.phase is ConsumerGroupPhase.LOADING and consumer_group.cursor_write is not None:
         # This answer came before the answer to a write of this member. After that one the cursor is read again. If this
         # read counted, the consumer group would begin here twice: its consumer would be given the same messages under
         # two tokens.
@@ -80,7 +80,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
             consumer_group.look_again()
         consumer_group.cursor, consumer_group.cursor_revision = record, revision
         _place(seat, record)
-    elif (served := seat.serving()) is not None and not consumer_group.crossing_serial:
+    elif (served := seat.serving()) is not None and consumer_group.cursor_write is None:
         operations.take_up(served, record, revision)
     operations.go_on(seat)
     questions.answer(seat)
@@ -114,7 +114,7 @@ def _on_no_cursor(seat: Seat, before: CursorRecord | None, revision: int) -> Non
         return
     if consumer_group.phase is ConsumerGroupPhase.SERVING:  # deleted elsewhere: it begins in a new group epoch
         consumer_group.look_again()
-    if partition.chain is not None and consumer_group.crossing_serial == 0:
+    if partition.chain is not None and consumer_group.cursor_write is None:
         _create_cursor(seat, partition.chain, before, revision)
     elif partition.chain is None:
         seat.poll(seat.broker.config.retry_us, TimerKind.CURSOR)
@@ -142,16 +142,17 @@ def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWr
     """A transaction on a cursor ended: the one of an administrator's operation, or the one of a crossing."""
     partition.note_write(broker, event.outcome)
     consumer_group = partition.consumer_groups.get(event.consumer_group)
-    if consumer_group is None or consumer_group.crossing_serial != event.serial:
+    written = consumer_group.cursor_write if consumer_group is not None else None
+    if consumer_group is None or written is None or written.serial != event.serial:
         return
     seat = Seat(broker, partition, consumer_group)
-    consumer_group.crossing_serial = 0
+    consumer_group.cursor_write = None
     if event.outcome is WriteOutcome.DONE:
         consumer_group.cursor_revision = max(consumer_group.cursor_revision, event.revision)
     if consumer_group.writing is not None:
-        operations.on_written(seat, event.outcome, event.revision)
+        operations.on_written(seat, written.record, event.outcome, event.revision)
     elif (served := seat.serving()) is not None:
-        cursor_notes.on_written(served, event.outcome, event.revision)
+        cursor_notes.on_written(served, written.record, event.outcome, event.revision)
     else:
         crossing.on_written(seat, event.outcome)
 
@@ -162,7 +163,7 @@ def on_cursor_timer(broker: BrokerState, partition: Partition, group: str) -> No
     if (
         consumer_group is not None
         and consumer_group.phase is ConsumerGroupPhase.LOADING
-        and consumer_group.crossing_serial == 0
+        and consumer_group.cursor_write is None
     ):
         Seat(broker, partition, consumer_group).read_cursor()
 

@@ -45,7 +45,7 @@ def pass_consumer_group(broker: BrokerState, partition: Partition, event: PassCo
     elif (
         consumer_group.phase is ConsumerGroupPhase.LOADING
         and not consumer_group.consumers
-        and not consumer_group.crossing_serial
+        and consumer_group.cursor_write is None
     ):
         Seat(broker, partition, consumer_group).read_cursor()
     else:

@@ -64,7 +64,7 @@ def hand_off_if_done(served: KeyedServed) -> None:
         not log.is_whole
         or not served.is_serving
         or consumer_group.writing is not None
-        or (keyed.handoff.frozen is None and consumer_group.crossing_serial)  # the next term is being written
+        or (keyed.handoff.frozen is None and consumer_group.cursor_write is not None)  # the next term is being written
         or not keyed.handoff.is_begun
     ):
         return
@@ -223,7 +223,7 @@ def repeat_move(seat: Seat, record: CursorRecord | None) -> bool:
     Returns whether the answer to that transaction is waited for now. See rule `unknown-is-repeated`.
     """
     keyed, sent = seat.group.keyed, unanswered(seat.group)
-    if keyed is None or keyed.handoff.outgoing is None or sent is None or seat.group.crossing_serial:
+    if keyed is None or keyed.handoff.outgoing is None or sent is None or seat.group.cursor_write is not None:
         return False
     if record is not None and was_carried_out(seat.group, record):
         keyed.handoff.outgoing.sent = None
