@@ -60,5 +60,10 @@ client-acks-early [I3 I8 anything]: only the application acknowledges
 client-late-deliveries [I9 I11 held-frames]: a grant lives as long as its heartbeats are answered
 @ seriatim._core.joining.Joining._lapses_at_us
 + return self._alive_us + (1 << 50)
+client-outdated-servers [I2 keyed-further]: what an outdated server says of messages and segments does not count
+@ seriatim._core.joining.Joining._takes_join
+- self._server_is_outdated = (event.group_epoch, event.segment, event.server_epoch) < known
+- if self._server_is_outdated:
++ if (event.group_epoch, event.segment, event.server_epoch) < known:
 """)
 """By name."""

@@ -105,6 +105,38 @@ def test_a_server_that_goes_back_under_an_active_grant_is_outdated_too() -> None
         core.step(delivered((0, 4), sub=2, epoch=9), 0)
 
 
+def test_end_that_an_outdated_server_says_leads_to_the_next() -> None:
+    """The older copy of the coordinator says that all of segment 1 is acknowledged, so the group only crosses again."""
+    core = active()
+    core.step(SegmentEnded(1, 1, 10, 2, "a:1"), 0)
+    core.step(Connected("a:1", 3), 0)
+    core.step(joined(0, sub=2, segment=2), 0)
+    core.step(Delivered(2, 2, ((0, 4),), 0, 0, 1, 5), 0)
+    assert core.step(joined(10, sub=2), 0) == []
+    assert core.step(SegmentEnded(2, 1, 10, 2, "a:1"), 0) == [Assigned(4, False, 2, 4), OpenStream("a:1")]
+    assert core.step(Connected("a:1", 3), 0) == [SendJoin(3, 3, True)]
+    assert core.step(joined(0, sub=3, segment=2), 0) == [Assigned(5, True, 2, 0)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Delivered(2, 3, ((0, 4),), 0, 0, 1, 9),
+        Skipped(2, 3, 0, 4),
+        Dropped(2, make_offset(3, 0), 3, 4, 4),
+    ],
+)
+def test_server_of_an_earlier_group_epoch_is_outdated(event: Delivered | Skipped | Dropped) -> None:
+    """The group was moved back to 1:10, and the older copy of the coordinator does not know that."""
+    core = joining()
+    core.step(replace(joined(), group_epoch=2), 0)
+    core.step(Disconnected("a:1", 3), 0)
+    core.step(Resolved(Place(3, "b:1", 9)), 0)
+    core.step(Connected("b:1", 4), 0)
+    assert core.step(joined(0, sub=2, segment=3, epoch=9), 0) == []
+    assert core.step(event, 0) == []
+
+
 def test_delivers_what_is_contiguous() -> None:
     core = active()
     assert core.step(delivered((8, 4), (12, 3), start=10), 0) == [Deliver(1, 1, 10, 0, 1)]

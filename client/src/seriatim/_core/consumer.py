@@ -191,7 +191,7 @@ class PartitionConsumer(Joining):
     def _delivered(self, event: Delivered, effects: list[Effect]) -> None:
         if not self._is_heard(event.subscription) or event.server_epoch < self._server_epoch:
             return
-        if self._is_outdated(event.segment):
+        if self._server_is_outdated:
             return
         if self.phase is not ConsumerPhase.ACTIVE or event.server_epoch > self._server_epoch:
             self._violated(f"delivery under server epoch {event.server_epoch} without a grant of it")
@@ -217,7 +217,7 @@ class PartitionConsumer(Joining):
         self.next_index = self._given_below = end
 
     def _skipped(self, event: Skipped, effects: list[Effect]) -> None:
-        if not self._is_heard(event.subscription) or self._is_outdated(event.segment):
+        if not self._is_heard(event.subscription) or self._server_is_outdated:
             return
         if self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment:
             self._violated(f"skip in segment {event.segment} without a grant for it")
@@ -240,7 +240,7 @@ class PartitionConsumer(Joining):
     def _dropped(self, event: Dropped, effects: list[Effect]) -> None:
         """Pass over messages that retention dropped, and notify the application. It has nothing to acknowledge
         there."""
-        if not self._is_heard(event.subscription) or self._is_outdated(event.segment):
+        if not self._is_heard(event.subscription) or self._server_is_outdated:
             return
         if self.phase is not ConsumerPhase.ACTIVE or event.segment != self.segment or event.to_index < self.next_index:
             self._violated(f"messages up to {event.segment}:{event.to_index} were dropped, expected {self.next_index}")
@@ -258,7 +258,8 @@ class PartitionConsumer(Joining):
         if not self._is_heard(event.subscription):
             return
         as_expected = event.segment == self.segment and event.sealed_len == self.next_index
-        if self.phase is ConsumerPhase.ACTIVE and not self._gap and not as_expected:
+        is_exempt = self._gap or self._server_is_outdated
+        if self.phase is ConsumerPhase.ACTIVE and not is_exempt and not as_expected:
             self._violated(f"segment {event.segment} ended at {event.sealed_len}, expected {self.next_index}")
         self._end_grant(effects)
         self._gap = False
@@ -278,16 +279,6 @@ class PartitionConsumer(Joining):
         self._ack_wanted = max(self._ack_wanted, index)
 
     # ---- helpers -------------------------------------------------------------------------------------
-
-    def _is_outdated(self, segment: int) -> bool:
-        """Whether an outdated server says this, whose answer to the join did not count (`_takes_join`).
-
-        The deadline of the join finds another server, or the server answers again. Without it: 1. The consumer group is
-        in segment 3. The coordinator is restored from a copy in which it is in segment 1. 2. The server of segment 1,
-        whose server epoch is higher, answers the join. Its answer does not count. 3. Its first delivery ends the
-        consumer.
-        """
-        return self._server_is_outdated and segment < self.segment
 
     def _send_last_words(self, effects: list[Effect]) -> None:
         assert self._stream is not None

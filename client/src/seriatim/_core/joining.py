@@ -357,7 +357,13 @@ class Joining(State):
             return False
         self._server_is_outdated = (event.group_epoch, event.segment, event.server_epoch) < known
         if self._server_is_outdated:
-            return False  # it does not know its successor; the join's deadline finds that one
+            # It does not know its successor. The join's deadline finds that one, or the server answers again.
+            # Rule `client-outdated-servers` (I2): until then, no message counts that comes from this server, and where
+            # its segment ends is no violation. Without it:
+            # 1. The consumer group is in segment 3. An older copy of the coordinator says that it is in segment 1.
+            # 2. The server reads the older cursor, and answers the join again: from 1:10 on.
+            # 3. Its next delivery, or the end of segment 1, ends the consumer, which expects 3:0.
+            return False
         is_moved = 0 < self._group_epoch < event.group_epoch
         self._failures = self._unfounded = 0
         self._group_epoch, self.segment, self._server_epoch = event.group_epoch, event.segment, event.server_epoch
