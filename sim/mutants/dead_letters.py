@@ -59,7 +59,7 @@ passed-is-noted [letters-lost]: a cursor that passes a lost segment says so
 + False
 dirty-stays: a server writes what it changed before it forgets a consumer group
 @ core.consumers.cursors.consumer_group.forget_if_unused
-- (is_serving and consumer_group.ledger.dirty)
+- (served is not None and served.is_serving and served.ledger.dirty)
 + False
 """)
 """By name."""

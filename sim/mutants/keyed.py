@@ -154,7 +154,7 @@ settings-on-disks [crossings]: mode, policy and term base are on the disks
 - settings=record.settings, term_base=record.term_base,
 + settings=SETTINGS_DEFAULT, term_base=0,
 begun-first [keyed-begins]: the next server grants and ends nothing before every eligible member knows that it has begun
-@ core.consumers.groups.beginning._make_dispatcher
+@ core.consumers.groups.beginning._dispatcher_of
 - keyed.handoff.is_begun = record.handoff == NO_HAND_OVER
 + keyed.handoff.is_begun = True
 seen-key [keyed-parked]: a request means a key as the administrator saw it

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from seriatim_api.ids import MemberId, make_offset, split_offset
-from seriatim_broker.core.consumers.cursors.served import KeyedServed, keyed_of
+from seriatim_broker.core.consumers.cursors.consumer_group import keyed_of
+from seriatim_broker.core.state.consumers import KeyedServed
 from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.keyed.key import RECORD_BYTES, Key
 from seriatim_broker.core.state.keyed.rows import dispatcher_of, read_some
@@ -62,7 +63,7 @@ class KeyedServing(Serving):
     @property
     def served(self) -> KeyedServed:
         """The consumer group, for functions of the core that a test calls itself."""
-        served = keyed_of(self.core.state, self.part, self.part.consumer_groups[GROUP])
+        served = keyed_of(self.part, GROUP)
         assert served is not None
         return served
 
@@ -70,8 +71,8 @@ class KeyedServing(Serving):
         """Take a step. The counts of keys, which are kept with each change, are those that a look at each key gives."""
         effects = super().do(event)
         group = self.part.consumer_groups.get(GROUP)
-        if group is not None and group.keyed is not None:
-            keyed = group.keyed
+        if group is not None and isinstance(group.served, KeyedServed):
+            keyed = group.served.keyed
             found = Counter(key.phase for key in keyed.line.keys.values() if key.phase is not None and not key.token)
             assert [found[phase] for phase in KeyPhase] == [keyed.line.phase_counts[phase] for phase in KeyPhase]
             assert keyed.lists.message_count == sum(len(key.aside) for key in keyed.line.keys.values())

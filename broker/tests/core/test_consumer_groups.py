@@ -153,7 +153,7 @@ def test_a_stale_token_changes_nothing() -> None:
     bench.deliver()
     bench.ack(4, stale, subscription=2)
     bench.wait(SECOND, (M01,))
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 0
     assert all(write.cursor.acked == 0 for write in bench.writes(PutCursor))
 
 
@@ -161,21 +161,21 @@ def test_a_standbys_ack_changes_nothing() -> None:
     bench = served()
     bench.join(2)
     bench.ack(4, subscription=2)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 0
 
 
 def test_what_was_not_delivered_cannot_be_acknowledged() -> None:
     bench = Serving()
     bench.begin()
     bench.ack(0)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 0
 
 
 def test_an_ack_moves_forward_only() -> None:
     bench = served()
     bench.ack(3)
     bench.ack(1)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 4
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 4
 
 
 def test_an_ack_is_confirmed_when_every_eligible_member_has_it() -> None:
@@ -684,7 +684,7 @@ def test_a_fast_reader_asks_for_a_reservation_before_it_needs_it() -> None:
     config = BrokerConfig(reservation_messages=2)
     bench = Serving(counts=(1,) * 240, config=config)
     bench.begin()
-    ledger, asked_early = bench.part.consumer_groups[GROUP].ledger, 0
+    ledger, asked_early = bench.part.consumer_groups[GROUP].served.ledger, 0
     while len(bench.indexes()) < 240:
         before, reserved = len(bench.indexes()), ledger.reserved
         for read in bench.all(fx.ReadLog):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from seriatim_broker.core.consumers.cursors import delivery_attempts
-from seriatim_broker.core.state.consumers import ConsumerGroup
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 
@@ -66,17 +65,16 @@ def test_another_server_begins_anew_and_flags_what_may_have_been_given() -> None
 
 def test_the_number_of_ends_is_bounded_and_errs_downwards() -> None:
     bench = Serving()
-    consumer_group = ConsumerGroup(GROUP)
-    delivery_attempts.take_up(bench.part, consumer_group)
-    given = consumer_group.dispatcher.given
-    assert given is not None
+    bench.begin()
+    served = bench.part.consumer_groups[GROUP].served
+    given = served.dispatcher.given
     for end in range(1, delivery_attempts.ENDS_MAX + 11):
         given.below = end
-        delivery_attempts.begin_grant(consumer_group)
+        delivery_attempts.begin_grant(served)
     assert len(given.ends) == delivery_attempts.ENDS_MAX
-    assert delivery_attempts.delivery_attempt_of(consumer_group, 1) == delivery_attempts.ENDS_MAX + 11
-    assert delivery_attempts.delivery_attempt_of(consumer_group, delivery_attempts.ENDS_MAX) == 12
-    assert delivery_attempts.delivery_attempt_of(consumer_group, delivery_attempts.ENDS_MAX + 5) == 1
+    assert delivery_attempts.delivery_attempt_of(served, 1) == delivery_attempts.ENDS_MAX + 11
+    assert delivery_attempts.delivery_attempt_of(served, delivery_attempts.ENDS_MAX) == 12
+    assert delivery_attempts.delivery_attempt_of(served, delivery_attempts.ENDS_MAX + 5) == 1
 
 
 @pytest.mark.parametrize("acked", [3, 4])

@@ -360,7 +360,7 @@ def test_exclusive_messages_in_another_mode_are_flagged(mode: ConsumerMode, at_m
 
 def test_flags_of_a_new_mode_end_where_the_log_ended() -> None:
     bench = served("abc")
-    assert bench.part.consumer_groups[GROUP].ledger.reserved > 3, "reserved far ahead, and never given"
+    assert bench.part.consumer_groups[GROUP].served.ledger.reserved > 3, "reserved far ahead, and never given"
     left(bench).operate(wanted=WantedSettings(ConsumerMode.SHARED, BLOCKS))
     record = bench.all(fx.WriteCursor)[-1].record
     assert (record.repeated_to, record.repeated_index) == (0, 3)

@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_granted_next_and_in_its_order() -> None:
     for run in bench.runs():
         bench.acks(run)
     bench.deliver()
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 5
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 5
     assert bench.in_flight == 0
 
 
@@ -61,7 +61,7 @@ def test_a_run_ends_where_the_frame_is_full() -> None:
     (last,) = bench.runs()
     assert indexes_of(last) == [3]
     bench.acks(last)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 6
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 6
 
 
 def test_a_run_that_does_not_fit_at_all_comes_in_the_next_frame() -> None:
@@ -111,7 +111,7 @@ def test_a_fetch_goes_on_with_the_first_messages_when_much_is_in_memory(monkeypa
     bench = KeyedServing("")
     bench.begin()
     group = bench.part.consumer_groups[GROUP]
-    keyed = group.keyed = KeyedDispatcher(2, Window(0, {}))
+    keyed = bench.served.keyed = KeyedDispatcher(2, Window(0, {}))
     frame = Frame(group.consumers[0], 1, 1 << 40)
     frame.offsets = tuple(make_offset(1, index) for index in (5, 0, 1, 2, 3, 4, 6, 7))
     for at, offset in enumerate(frame.offsets):

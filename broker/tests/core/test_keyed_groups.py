@@ -67,10 +67,10 @@ def test_a_message_is_passed_when_its_only_valid_grant_acknowledges_it() -> None
     bench.acks(run_a._replace(token=run_b.token))
     bench.acks(run_a, subscription=2)
     bench.acks(run_a._replace(offsets=offsets([1])))
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 0
     assert bench.void() == [run_b.token, run_a.token]
     bench.acks(run_a)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 1
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 1
 
 
 def test_within_a_grant_only_the_next_message_can_be_acknowledged() -> None:
@@ -79,7 +79,7 @@ def test_within_a_grant_only_the_next_message_can_be_acknowledged() -> None:
     bench.do(ev.ConsumerAcks(STREAM, 1, 1, (run.token,), run.offsets[1:2]))
     assert bench.void() == [run.token]
     bench.acks(run, upto=2)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 2
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 2
 
 
 def test_requests_are_confirmed_when_both_disks_have_them() -> None:
@@ -127,7 +127,7 @@ def test_a_grant_ends_at_its_deadline_and_its_token_is_void() -> None:
     assert again.token > run.token
     assert again.attempt == 1, "the consumer had not begun"
     bench.acks(run)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 0
 
 
 def test_an_extended_grant_lives_on() -> None:
@@ -138,7 +138,7 @@ def test_an_extended_grant_lives_on() -> None:
     bench.wait(900 * MS, (M01,))
     assert bench.void() == []
     bench.acks(run)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 1
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 1
 
 
 def test_a_grant_that_is_given_back_ends_at_once_and_is_no_late_one() -> None:

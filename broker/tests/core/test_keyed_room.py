@@ -68,7 +68,7 @@ def test_a_slow_handler_does_not_stop_other_keys() -> None:
     (rest,) = bench.runs()
     assert indexes_of(rest) == [10]
     bench.acks(rest)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 20
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 20
     bench.settle()
     assert [name for name in bench.rows() if name[:1] != b"b"] == [], "a key that is done with leaves no record"
 
@@ -122,7 +122,7 @@ def test_lists_that_are_not_full_any_more_are_used_again() -> None:
         bench.settle()
         for each in bench.runs():
             bench.acks(each)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 12
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 12
 
 
 def test_deadlines_count_while_another_key_has_a_long_delay() -> None:
@@ -167,7 +167,7 @@ def test_keys_that_wait_no_more_let_reading_go_on() -> None:
             else:
                 bench.acks(run)
         bench.settle()
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 10
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 10
 
 
 def test_a_delayed_key_with_many_messages_counts_once() -> None:
@@ -306,7 +306,7 @@ def test_an_idle_consumer_gets_messages_when_all_live_ones_are_granted() -> None
         for run in bench.runs():
             for stream in (STREAM, 2):
                 bench.do(ev.ConsumerAcks(stream, stream, 2, (run.token,) * len(run.offsets), run.offsets))
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 24
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 24
     assert not bench.keyed.line.keys
 
 

@@ -51,12 +51,12 @@ def test_a_failed_message_of_a_shared_group_holds_up_nothing() -> None:
     bench.acks(second)
     bench.acks(third, number=2)
     bench.deliver(us=80 * MS)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 0
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 0
     bench.deliver(us=100 * MS)
     (again,) = bench.runs()
     assert (again.offsets, again.attempt) == (first.offsets, 2)
     bench.acks(again, number=3)
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 3
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 3
 
 
 def test_a_shared_group_has_records_of_failed_messages_only() -> None:
@@ -140,7 +140,7 @@ def test_at_most_once_a_message_is_given_when_both_disks_have_its_acknowledgemen
     bench.persist()
     bench.confirm_replications()  # the reservation
     bench.reads()
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 3
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 3
     bench.persist()
     assert bench.granted() == []
     bench.confirm_replications()
@@ -205,7 +205,7 @@ def test_at_most_once_what_was_acknowledged_for_a_consumer_that_left_is_lost() -
     bench.do(ev.ConsumerLeave(STREAM, 1))
     bench.deliver()
     assert bench.granted() == []
-    assert bench.part.consumer_groups[GROUP].ledger.safe_acked == 1
+    assert bench.part.consumer_groups[GROUP].served.ledger.safe_acked == 1
 
 
 def test_at_most_once_grants_that_are_handed_over_keep_their_keys() -> None:
@@ -246,7 +246,7 @@ def test_at_most_once_batches_are_given_when_both_disks_have_the_acknowledgement
     bench.reads()
     bench.persist()
     bench.confirm_replications()  # the reservation
-    assert bench.part.consumer_groups[GROUP].ledger.acked == 5
+    assert bench.part.consumer_groups[GROUP].served.ledger.acked == 5
     bench.persist()
     assert not bench.delivered(fx.Batches)
     bench.confirm_replications()

@@ -72,7 +72,7 @@ class Raw:
         held = sorted((run.token, run.done, run.consumer.name) for run in keyed.grants.by_token.values())
         failed = sorted((name, key.attempts) for name, key in keyed.line.keys.items())
         in_flight = [row.in_flight for row in group.consumers]
-        return group.ledger.acked, held, sorted(keyed.grants.singles), failed, in_flight
+        return group.served.ledger.acked, held, sorted(keyed.grants.singles), failed, in_flight
 
 
 def raw(keys: str = "aab", **options: Any) -> tuple[Raw, KeyedServing]:

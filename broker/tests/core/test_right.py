@@ -45,7 +45,7 @@ def ready() -> Serving:
     """All is there but the deliveries: the disk has not answered yet."""
     bench = Serving()
     bench.begin()
-    bench.part.consumer_groups["readers"].ledger.safe_reserved = 100
+    bench.part.consumer_groups["readers"].served.ledger.safe_reserved = 100
     bench.clear()
     return bench
 
@@ -120,7 +120,7 @@ def test_a_server_delivers_although_the_member_that_it_is_about_to_list_is_not_w
     bench = Serving(eligible=(M00,))
     bench.begin(M10)
     bench.link(M10)
-    bench.part.consumer_groups["readers"].ledger.safe_reserved = 100
+    bench.part.consumer_groups["readers"].served.ledger.safe_reserved = 100
     bench.wait(3 * SECOND, (M10,))
     bench.hear(M10, msg.EligibleRequest(P, 1))
     asked = bench.sent(msg.ReplicateCursors, M10)[-1]

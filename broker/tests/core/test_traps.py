@@ -293,13 +293,16 @@ def test_an_answer_to_an_earlier_run_or_another_segment_confirms_no_control_reco
     bench.reads()
     bench.persist()
     consumer_group = bench.part.consumer_groups[GROUP]
-    assert consumer_group.ledger.replications
+    assert consumer_group.served.ledger.replications
     bench.hear(M01, msg.CursorsReplicated(P, 1, 1, 1_000_000))
     bench.hear(
-        M01, msg.CursorsReplicated(P, 1, consumer_group.server_epoch - 1, max(consumer_group.ledger.replications))
+        M01,
+        msg.CursorsReplicated(P, 1, consumer_group.server_epoch - 1, max(consumer_group.served.ledger.replications)),
     )
-    bench.hear(M01, msg.CursorsReplicated(P, 2, consumer_group.server_epoch, max(consumer_group.ledger.replications)))
-    assert consumer_group.ledger.replications
+    bench.hear(
+        M01, msg.CursorsReplicated(P, 2, consumer_group.server_epoch, max(consumer_group.served.ledger.replications))
+    )
+    assert consumer_group.served.ledger.replications
 
 
 def test_a_member_that_becomes_eligible_has_the_newest_control_records() -> None:

@@ -241,8 +241,7 @@ def test_a_key_that_a_consumer_works_on_is_left_alone() -> None:
 def test_a_paused_group_answers() -> None:
     bench = parked()
     consumer_group = bench.part.consumer_groups[GROUP]
-    assert consumer_group.cursor is not None
-    consumer_group.cursor = replace(consumer_group.cursor, paused=True)
+    bench.served.take_up(replace(bench.served.cursor, paused=True), consumer_group.cursor_revision)
     bench.operate(RELEASE, key_a(bench))
     bench.settle()
     assert bench.results() == [False]

@@ -13,7 +13,7 @@ from seriatim_api.errors import CorruptionError, DeadlineExceededError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import StagedBatch
 from seriatim_broker.adapters.system_clock import SystemClock
-from seriatim_broker.core.state.consumers import ConsumerGroup
+from seriatim_broker.core.state.consumers import ConsumerGroup, KeyedServed
 from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.partition import Floor, Partition
 from seriatim_broker.core.state.window import Window
@@ -183,7 +183,8 @@ async def test_a_message_that_failed_is_kept_as_long_as_keys_of_its_partition_ar
     partition = core.partitions[P] = Partition(P)
     group = ConsumerGroup("g")
     partition.consumer_groups = {"g": group}
-    group.keyed = KeyedDispatcher(1, Window(0, {}))
+    group.served = served = KeyedServed.__new__(KeyedServed)
+    served.keyed = KeyedDispatcher(1, Window(0, {}))
     kept = driver._keyed_reads.retry_cache
     driver.feed(PlanSwitch(1, P))
     await turns(5)

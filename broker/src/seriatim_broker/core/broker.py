@@ -200,4 +200,4 @@ class BrokerCore(State):
             handoff.on_stored(self.state, partition, mark.segment_no, mark.serial)
         else:
             assert mark.kind is StoredFor.CURSOR
-            progress.on_replicated(self.state, partition, self.state.member, mark.segment_no, None, mark.serial)
+            progress.on_replicated(partition, self.state.member, mark.segment_no, None, mark.serial)

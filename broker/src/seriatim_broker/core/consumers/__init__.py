@@ -8,9 +8,10 @@ Only then does the server tell the consumers that this segment has ended.
     LOADING ──cursor read──▶ SERVING ──all acknowledged──▶ CROSSING ──cursor written──▶ (gone: END_OF_SEGMENT)
        └── cursor elsewhere ──▶ (gone: refused with the address of the server)
 
-What a broker knows of a consumer group is in three parts (`state.consumers`). The seat says where its cursor is and who
-waits for it. The ledger says what is acknowledged, and who has that on disk. The dispatcher says who is given what.
-Functions take them together, as a `Seat`, or while the consumer group is served here as a `Served` (`cursors.served`).
+What a broker knows of a consumer group is in `state.consumers`. A `ConsumerGroup` says where its cursor is and who
+waits for it. It has a `Served` while this broker serves it: with the ledger, which says what is acknowledged and who
+has that on disk, and the dispatcher, which says who is given what. Functions take a `Served`, or a `Seat` if they also
+concern a consumer group that is not served here.
 
 Modes `exclusive` and `broadcast` are served by `exclusive`: one consumer of a partition is active, and the others stand
 by. Modes `key_ordered` and `shared` are served by `keyed`: all consumers are given messages, key by key.

@@ -14,7 +14,6 @@ from seriatim_api.ids import MemberId, PartitionId
 
 from ..consumers.cursors import control_records
 from ..consumers.cursors.consumer_group import forget_if_unused
-from ..consumers.cursors.served import served_of
 from ..consumers.exclusive import assignment, delivery, reassignment
 from ..consumers.groups import (
     beginning,
@@ -173,11 +172,10 @@ def _reader(handle: Callable[[BrokerState, Partition, str, Any], None]) -> Handl
 
 
 def _forwards_done(broker: BrokerState, partition: Partition, event: ev.ForwardsDone) -> None:
-    dead_letters.on_done(broker, partition, event)
+    dead_letters.on_done(partition, event)
     consumer_group = partition.consumer_groups.get(event.consumer_group)
-    served = served_of(broker, partition, consumer_group)
-    if served is not None:
-        progress.go_on(served)
+    if consumer_group is not None and consumer_group.served is not None:
+        progress.go_on(consumer_group.served)
     if consumer_group is not None:
         forget_if_unused(partition, consumer_group)
 

@@ -67,7 +67,7 @@ def _tell_up(broker: BrokerState, partition: Partition, member: MemberId) -> Non
     if any(not log.active for log in partition.unsealed_logs()):
         partition.read_chain(broker)  # a newer record may have been decided meanwhile
     right.on_link_up(broker, partition, member)
-    control_records.on_link_up(broker, partition, member)
+    control_records.on_link_up(partition, member)
     settle.on_link_up(broker, partition, member)
     copying.on_link_up(broker, partition, member)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from seriatim_api.ids import MemberId, PartitionId
 
 from ..state.broker import BrokerState
-from ..state.consumers import Right
+from ..state.consumers import Right, Seat
 from ..state.partition import Partition
 from ..values.chain import Chain, change_server, may_join, merged, remove_eligible
 from ..values.kinds import TimerKind, WriteOwner
@@ -52,6 +52,17 @@ def may_deliver(broker: BrokerState, partition: Partition, no: int) -> bool:
     if right is None or not right.confirmed or broker.now.mono_us < right.from_us:
         return False
     return not silent_members(broker, partition, no, broker.config.serve_lease_us)
+
+
+def has_right(seat: Seat) -> bool:
+    """Whether this member may deliver to the consumer group at this moment. If not, it seeks the right.
+
+    Everything that gives messages to consumers, or says what was done with them, asks here first.
+    """
+    if may_deliver(seat.broker, seat.partition, seat.group.segment_no):
+        return True
+    seek(seat.broker, seat.partition, seat.group.segment_no)
+    return False
 
 
 def silent_members(broker: BrokerState, partition: Partition, no: int, for_us: int) -> list[MemberId]:

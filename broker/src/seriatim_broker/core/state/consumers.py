@@ -1,15 +1,20 @@
-"""What a broker knows of the consumer groups on one partition, and of the readers of ranges."""
+"""What a broker knows of the consumer groups on one partition, and of the readers of ranges.
+
+A `ConsumerGroup` is here as long as something of it is. It has a `Served` while this broker serves it, and only then.
+Functions about a consumer group take it as a `Seat`, or as a `Served` if they need one.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from seriatim_api.ids import MemberId
 
-from ..values.effects import KeysListed, KeysOperated, RangeEvent, WriteCursor
+from ..values.chain import Chain
+from ..values.effects import KeysListed, KeysOperated, RangeEvent, ReadCursor, WriteCursor
 from ..values.events import (
     ConsumerGroupOperation,
     CursorRecord,
@@ -20,12 +25,20 @@ from ..values.events import (
     StartPosition,
 )
 from ..values.keyed import ConsumerMode
+from ..values.kinds import TimerKind
 from ..values.log import HandOverState
 from ..values.positions import Place
-from ..values.states import State, nothing
+from ..values.segment import Segment
+from ..values.states import State, freeze_value, nothing
+from .broker import BrokerState
 from .dispatcher import Consumer, Dispatcher
 from .keyed.dispatcher import KeyedDispatcher
+from .keyed.handoff import OutgoingHandoff
 from .ledger import Ledger
+from .segment_log import SegmentLog
+
+if TYPE_CHECKING:  # it has the consumer groups
+    from .partition import Partition
 
 
 class ConsumerGroupPhase(enum.Enum):
@@ -62,6 +75,11 @@ class Operation(State):
     is_answered: bool = False
     tries: int = 0
 
+    @property
+    def is_pausing(self) -> bool:
+        """Whether it pauses the consumer group, and may be carried out already."""
+        return self.is_begun and self.event.operation is ConsumerGroupOperation.PAUSE
+
 
 @dataclass(slots=True, eq=False)
 class KeyRequest(State):
@@ -89,8 +107,8 @@ class Beginning(NamedTuple):
 class ConsumerGroup(State):
     """What this broker knows of one consumer group on one partition.
 
-    This is its seat: where its cursor is, whether this broker serves it, and who waits for it. The ledger and the
-    dispatcher count only while it is served here.
+    That is where its cursor is, whether this broker serves it, and who waits for it. Of the dispatcher, only how fast
+    the consumers read and when they came outlives the time in which it is served here.
     """
 
     name: str
@@ -103,9 +121,8 @@ class ConsumerGroup(State):
     server_epoch: int = 0
     cursor: CursorRecord | None = None  # as this broker read or wrote it last
     cursor_revision: int = 0
-    ledger: Ledger = field(default_factory=Ledger)
+    served: Served | None = None  # while it is served here
     dispatcher: Dispatcher = field(default_factory=Dispatcher)
-    keyed: KeyedDispatcher | None = None  # while it is served here, if order is by key
     passes_alone: bool = False  # the consumer group leaves a segment without messages, even without consumers
     forwards_alone: bool = False  # it is loaded only because dead letters are on their way; until its keys are read
     tokens_from: int = 0  # the counter of tokens of this member run when the present term began
@@ -115,6 +132,22 @@ class ConsumerGroup(State):
     chain_reads: tuple[int, int] = (-1, 0)
     operations: list[Operation] = field(default_factory=list)  # oldest first; the first one may be under way
     key_requests: list[KeyRequest] = field(default_factory=list)  # oldest first
+
+    @property
+    def serving(self) -> Served | None:
+        """The consumer group as it is served here, if its cursor is not moved on at this moment."""
+        return self.served if self.phase is ConsumerGroupPhase.SERVING else None
+
+    @property
+    def keyed(self) -> KeyedDispatcher | None:
+        """Its keys, if it is served here key by key."""
+        return self.served.keyed if isinstance(self.served, KeyedServed) else None
+
+    @property
+    def outgoing(self) -> OutgoingHandoff | None:
+        """What this server hands over to the next one, until it is known that the cursor has moved, or has not."""
+        keyed = self.keyed
+        return keyed.handoff.outgoing if keyed is not None else None
 
     @property
     def term(self) -> int:
@@ -141,14 +174,8 @@ class ConsumerGroup(State):
     @property
     def is_held(self) -> bool:
         """Whether nothing may be delivered, because the consumer group is paused or about to be."""
-        writing = self.writing
-        is_pausing = writing is not None and writing.event.operation is ConsumerGroupOperation.PAUSE
+        is_pausing = bool(self.operations) and self.operations[0].is_pausing
         return is_pausing or (self.cursor is not None and self.cursor.paused)
-
-    @property
-    def is_at_most_once(self) -> bool:
-        """Whether messages are acknowledged before they are given."""
-        return self.cursor is not None and self.cursor.at_most_once
 
     def look_again(self) -> None:
         """Stop serving until the cursor is read again, because its place is not known. The consumers stay.
@@ -176,13 +203,123 @@ class ConsumerGroup(State):
             for consumer in self.consumers:
                 consumer.was_active = consumer is self.dispatcher.active
         self.dispatcher.stop()
-        self.ledger.replications = {}
-        self.keyed = None
+        self.served = None
         for request in self.key_requests:  # it is not known what was kept of what was done for them
             request.serial, request.reply = 0, None
         for consumer in self.consumers:
             consumer.in_flight = consumer.read_serial = 0
             consumer.ack_confirmed = consumer.ack_number  # what these requests changed may be forgotten
+
+
+class Seat(State):
+    """A consumer group on one partition of this broker, also while the place of its cursor is not known.
+
+    Attributes:
+        broker: This broker.
+        partition: The partition.
+        group: The state of the consumer group.
+    """
+
+    __slots__ = ("broker", "group", "partition")
+
+    def __init__(self, broker: BrokerState, partition: Partition, group: ConsumerGroup) -> None:
+        self.broker = broker
+        self.partition = partition
+        self.group = group
+
+    @property
+    def cursor(self) -> CursorRecord:
+        """The cursor, which this broker has read."""
+        assert self.group.cursor is not None
+        return self.group.cursor
+
+    @property
+    def chain(self) -> Chain:
+        """The chain record, which this broker has read."""
+        assert self.partition.chain is not None
+        return self.partition.chain
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this broker serves the consumer group, and does not move it on at this moment."""
+        return self.group.phase is ConsumerGroupPhase.SERVING
+
+    def poll(self, after_us: int, kind: TimerKind) -> None:
+        """Look at the consumer group again after a time, unless that is due sooner."""
+        self.broker.poll(after_us, kind, self.partition.id, self.group.name)
+
+    def retry_in(self, after_us: int) -> None:
+        """Try again to deliver in the cursor segment after a time, unless that is due sooner."""
+        self.broker.poll(after_us, TimerKind.PUMP, self.partition.id, self.group.segment_no)
+
+    def go_on_next_step(self, kind: TimerKind) -> None:
+        """Continue in the next step."""
+        self.broker.go_on_next_step(kind, self.partition.id, self.group.name)
+
+    def note(self, name: str, /, **values: object) -> None:
+        """Note something about the consumer group in the journal."""
+        self.broker.out.note(name, self.partition.id, group=self.group.name, **values)
+
+    def read_cursor(self) -> None:
+        """Ask the coordinator for the cursor."""
+        self.broker.out.emit(ReadCursor(self.partition.id, self.group.name, self.group.cursor_revision))
+
+
+class Served(Seat):
+    """A consumer group that is served here: the cursor segment is on this disk, and its chain record is known.
+
+    So it is until the cursor has moved on. While it moves, `is_serving` is false: nothing is delivered then.
+
+    Attributes:
+        cursor: The cursor, as this broker read or wrote it last.
+        segment: The cursor segment, as the newest chain record has it.
+        log: The cursor segment on this disk.
+        ledger: What is acknowledged, and who has that on disk.
+        dispatcher: Which consumer is active, and how far it was given messages.
+    """
+
+    __slots__ = ("cursor", "dispatcher", "ledger", "log", "segment")
+
+    cursor: CursorRecord
+
+    def __init__(self, seat: Seat, cursor: CursorRecord, segment: Segment, ledger: Ledger) -> None:
+        super().__init__(seat.broker, seat.partition, seat.group)
+        self.cursor = cursor
+        self.segment = segment
+        self.log: SegmentLog = seat.partition.logs[segment.no]
+        self.ledger = ledger
+        self.dispatcher = seat.group.dispatcher
+
+    def take_up(self, cursor: CursorRecord, revision: int) -> None:
+        """The cursor was read, or written, in the same place as before."""
+        self.group.cursor, self.group.cursor_revision = cursor, revision
+        self.cursor = cursor
+
+    def freeze(self) -> Hashable:
+        """Only what no other part of the core has."""
+        return (type(self).__name__, self.ledger.freeze(), freeze_value(self.segment))
+
+
+class KeyedServed(Served):
+    """A consumer group that is served here key by key.
+
+    So it is also while a handoff is on its way and the outcome is not known: nothing changes then (`frozen-waits`).
+
+    Attributes:
+        keyed: Its keys.
+    """
+
+    __slots__ = ("keyed",)
+
+    def __init__(
+        self, seat: Seat, cursor: CursorRecord, segment: Segment, ledger: Ledger, keyed: KeyedDispatcher
+    ) -> None:
+        super().__init__(seat, cursor, segment, ledger)
+        self.keyed = keyed
+
+    def freeze(self) -> Hashable:
+        """With its keys."""
+        return (super().freeze(), self.keyed.freeze())
 
 
 class RecordRead(enum.Enum):

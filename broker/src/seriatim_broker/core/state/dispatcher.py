@@ -102,8 +102,8 @@ class Given(State):
     `consumers.cursors.delivery_attempts` has the rules.
     """
 
-    segment_no: int
-    group_epoch: int
+    segment_no: int = 0
+    group_epoch: int = 0
     ends: tuple[tuple[int, int], ...] = ()  # (end, how many grants ended there), of grants that are over
     below: int = 0  # the present grant has given all below; 0: nothing yet
     sent_to: tuple[int, int] = (0, 0)  # stream and subscription of the consumer that was active last
@@ -187,7 +187,7 @@ class Dispatcher(State):
     active: Consumer | None = None
     token: int = 0
     delivered: int = 0  # the active consumer was given all below this index
-    given: Given | None = None  # set when this broker serves
+    given: Given = field(default_factory=Given)
     reading: int = 0  # serial of the read under way
     held_back: tuple[Batch, ...] = ()  # read, and waiting for a reservation
     reservation: ReservationPace = field(default_factory=ReservationPace)
@@ -210,14 +210,13 @@ class Dispatcher(State):
         self.token = token
         self.delivered = begin_index
         self.drop_read()
-        if self.given is not None and self.given.sent_to != (consumer.stream, consumer.subscription):
+        if self.given.sent_to != (consumer.stream, consumer.subscription):
             self.given.sent_to, self.given.sent_below = (consumer.stream, consumer.subscription), 0
 
     def pass_to(self, index: int) -> None:
         """The active consumer was given, or notified of, everything below `index`."""
         self.delivered = index
-        if self.given is not None:
-            self.given.below = max(self.given.below, index)
+        self.given.below = max(self.given.below, index)
 
     def end_grant(self) -> None:
         """No consumer is active."""
@@ -227,9 +226,8 @@ class Dispatcher(State):
     def take_back(self, below: int) -> None:
         """The active consumer gives its application nothing from this index on, so it was given only what is below."""
         self.delivered = below
-        if self.given is not None:
-            self.given.below = min(self.given.below, below)
-            self.given.sent_below = min(self.given.sent_below, below)
+        self.given.below = min(self.given.below, below)
+        self.given.sent_below = min(self.given.sent_below, below)
 
     def drop_read(self) -> None:
         """Forget what was read and not delivered, and the read under way."""

@@ -63,7 +63,6 @@ class Ledger(State):
         self.safe_acked = self.safe_reserved = record.start_index
         self.found_acked = self.acked
         self.repeated_below = 0 if known is None else known.reserved
-        self.told = {}
         self.take_up_dropped(record)
 
     def take_up_dropped(self, record: CursorRecord) -> None:

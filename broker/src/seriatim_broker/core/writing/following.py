@@ -74,7 +74,7 @@ def _take(
     commit = min(message.commit, log.tail)
     if log.advance_commit(broker, commit):
         log.advance_flushed(commit)
-        progress.pump(broker, partition, log.no)
+        progress.pump(partition, log.no)
     if message.batches:
         ack = ReplicateAck(partition.id, log.no, log.record.switch_attempt, log.tail, log.tail)
         if not log.record.flush:

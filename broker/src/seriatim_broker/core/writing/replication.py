@@ -59,7 +59,7 @@ def _move_commit(broker: BrokerState, partition: Partition, log: SegmentLog) -> 
     if partition.carryings and (moved or log.flushed > was_flushed):
         publication_rows.on_commit(broker, partition)
     if moved:
-        progress.pump(broker, partition, log.no)
+        progress.pump(partition, log.no)
         if partition.quiescence is not None:
             quiescence.report_quiet(broker, partition, log)
     if log.flushed > was_flushed and log.untold_since_us is None:

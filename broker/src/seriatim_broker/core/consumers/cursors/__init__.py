@@ -1,6 +1,5 @@
 """How far a consumer group is, whatever its mode.
 
-served             a consumer group in one step, and what of it is there while it is served
 consumer_group     find the state of a consumer group, send its consumers something, forget it
 control_records    control records go from the server to the other members
 delivery_attempts  how often this server gave a message to a consumer

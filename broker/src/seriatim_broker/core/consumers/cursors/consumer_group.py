@@ -6,12 +6,11 @@ from seriatim_api.batch import BatchHeader
 from seriatim_api.dead_letters import group_hash
 
 from ...state.broker import BrokerState
-from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase
+from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase, KeyedServed, Seat, Served
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
 from ...values.effects import Deliver, DeliveryEvent, WriteCursor
 from ...values.states import drop, put
-from .served import Seat
 
 
 def consumer_group_of(
@@ -48,6 +47,19 @@ def consumer_group_of(
     return consumer_group
 
 
+def serving_of(partition: Partition, group: str) -> Served | None:
+    """The consumer group, if messages may be delivered to it here."""
+    consumer_group = partition.consumer_groups.get(group)
+    return consumer_group.serving if consumer_group is not None else None
+
+
+def keyed_of(partition: Partition, group: str) -> KeyedServed | None:
+    """The consumer group, if it is served here key by key."""
+    consumer_group = partition.consumer_groups.get(group)
+    served = consumer_group.served if consumer_group is not None else None
+    return served if isinstance(served, KeyedServed) else None
+
+
 def tell(broker: BrokerState, consumer: Consumer, event: DeliveryEvent) -> None:
     """Send something to one subscription."""
     broker.out.emit(Deliver(consumer.stream, consumer.subscription, event))
@@ -70,8 +82,8 @@ def unanswered(consumer_group: ConsumerGroup) -> WriteCursor | None:
       3. A sees that the write cannot be carried out any more, and takes it for one that never was. A grants k:5, and
          so does the next server.
     """
-    keyed = consumer_group.keyed
-    return keyed.handoff.outgoing.sent if keyed is not None and keyed.handoff.outgoing is not None else None
+    outgoing = consumer_group.outgoing
+    return outgoing.sent if outgoing is not None else None
 
 
 def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> None:
@@ -90,12 +102,12 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
       3. A consumer joins. A grants k:5, and confirms its acknowledgement.
       4. The coordinator carries out the write. The next server begins from the handoff, and grants k:5 again.
     """
-    is_serving = consumer_group.phase is ConsumerGroupPhase.SERVING
+    served = consumer_group.served
     is_used = (
-        (is_serving and consumer_group.ledger.dirty)
+        (served is not None and served.is_serving and served.ledger.dirty)
         or consumer_group.consumers
         or consumer_group.questions
-        or consumer_group.ledger.replications
+        or (served is not None and served.ledger.replications)
         or consumer_group.operations
         or consumer_group.key_requests
         or consumer_group.passes_alone
@@ -105,7 +117,7 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
     if not is_used and consumer_group.phase is not ConsumerGroupPhase.CROSSING:
         forget(partition, consumer_group)
         given = consumer_group.dispatcher.given
-        if given is not None and max((given.below, *(end for end, _ in given.ends))) <= consumer_group.ledger.acked:
+        if served is not None and max((given.below, *(end for end, _ in given.ends))) <= served.ledger.acked:
             partition.given = drop(partition.given, consumer_group.name)  # all that was given is acknowledged
 
 

@@ -13,6 +13,7 @@ from seriatim_api.ids import MemberId, PartitionId
 
 from ...peers import updates
 from ...state.broker import BrokerState
+from ...state.consumers import KeyedServed, Served
 from ...state.keyed import rows as keyed_rows
 from ...state.partition import Partition
 from ...values.effects import CursorsListed
@@ -31,7 +32,7 @@ from ...values.log import (
 )
 from ...values.messages import CursorsReplicated, LedgerWanted, ReplicateCursors, ReplicateLedger
 from ...values.states import drop, put
-from .served import KeyedServed, Served, served_of, serving_of
+from .consumer_group import keyed_of
 
 
 def known_in_epoch(partition: Partition, group: str, segment_no: int, group_epoch: int) -> CursorState | None:
@@ -99,9 +100,9 @@ def replicate_soon(served: Served) -> None:
 
 def on_replication_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """`ack_replication_us` is over: write the control record."""
-    served = served_of(broker, partition, partition.consumer_groups.get(group))
-    if served is not None and served.ledger.dirty and served.is_serving:
-        replicate(served)
+    consumer_group = partition.consumer_groups.get(group)
+    if consumer_group is not None and consumer_group.served is not None:
+        write_if_dirty(consumer_group.served)
 
 
 def write_if_dirty(served: Served) -> None:
@@ -129,7 +130,7 @@ def replicate(served: Served) -> int:
     """
     broker, partition, consumer_group = served.broker, served.partition, served.group
     ledger, segment, record = served.ledger, served.segment, served.cursor
-    no, keyed = segment.no, consumer_group.keyed
+    no, keyed = segment.no, served.keyed if isinstance(served, KeyedServed) else None
     if keyed is not None and keyed.handoff.unread is not None:
         return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
     oldest = keyed.lists.oldest if keyed is not None else 0
@@ -216,15 +217,16 @@ def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: in
         if cursor.segment_no != no:
             continue
         rows = partition.ledger_rows.get(cursor.consumer_group)
-        consumer_group = partition.consumer_groups.get(cursor.consumer_group)
-        is_keyed = consumer_group is not None and consumer_group.keyed is not None and consumer_group.segment_no == no
-        if not rows and not is_keyed:
+        served = keyed_of(partition, cursor.consumer_group)
+        if served is not None and served.group.segment_no != no:
+            served = None
+        if not rows and served is None:
             plain.append(cursor)
             continue
         version = 0
-        if consumer_group is not None and is_keyed:
-            version = consumer_group.ledger.version
-            consumer_group.ledger.told[member] = None
+        if served is not None:
+            version = served.ledger.version
+            served.ledger.told[member] = None
         full = LedgerChange(tuple((rows or {}).items()), is_full=True)
         message = ReplicateLedger(partition.id, no, server_epoch, broker.new_serial(), version - 1, cursor, full)
         broker.send(member, message)
@@ -286,10 +288,10 @@ def _write_handoff_again(broker: BrokerState, partition: Partition, no: int, con
         broker.out.write(PutHandOver(partition.id, held))
 
 
-def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
+def on_link_up(partition: Partition, member: MemberId) -> None:
     """A member is linked that may have missed control records: send the newest one of each consumer group."""
     for consumer_group in list(partition.consumer_groups.values()):
-        served = serving_of(broker, partition, consumer_group)
+        served = consumer_group.serving
         if served is not None and member in served.ledger.waited_for:
             replicate(served)
 
@@ -382,10 +384,10 @@ def _want_ledger(
 def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: LedgerWanted) -> None:
     """A member lacks a change of the rows: send it all rows."""
     consumer_group = partition.consumer_groups.get(message.consumer_group)
-    if consumer_group is not None and consumer_group.server_epoch == message.server_epoch:
-        consumer_group.ledger.told.pop(sender, None)  # also while the cursor is written: it does not ask again
-        served = serving_of(broker, partition, consumer_group)
-        if served is not None:
+    served = consumer_group.served if consumer_group is not None else None
+    if served is not None and served.group.server_epoch == message.server_epoch:
+        served.ledger.told.pop(sender, None)  # also while the cursor is written: it does not ask again
+        if served.is_serving:
             replicate(served)
 
 

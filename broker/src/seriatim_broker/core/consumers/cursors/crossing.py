@@ -10,8 +10,10 @@ from dataclasses import replace
 
 from seriatim_api.ids import make_offset
 
-from ...state.consumers import ConsumerGroupPhase
+from ...peers import right
+from ...state.consumers import ConsumerGroupPhase, KeyedServed, Seat, Served
 from ...state.keyed.handoff import OutgoingHandoff
+from ...state.ledger import Ledger
 from ...state.partition import Partition
 from ...values.effects import EndOfSegment, WriteCursor
 from ...values.events import CursorRecord, WriteOutcome
@@ -21,7 +23,6 @@ from ...values.segment import SegmentState
 from . import delivery_attempts
 from .consumer_group import forget_if_unused, tell, unanswered
 from .gap_reports import tell_dropped_unread, tell_lost
-from .served import Seat, Served
 
 
 def cross_if_done(served: Served) -> None:
@@ -34,23 +35,20 @@ def cross_if_done(served: Served) -> None:
     """
     broker, partition, consumer_group = served.broker, served.partition, served.group
     ledger, dispatcher, log = served.ledger, served.dispatcher, served.log
-    if (
-        not served.is_serving
-        or not log.is_whole
-        or ledger.replications
-        or consumer_group.writing is not None
-        or consumer_group.cursor_write is not None
-        or (served.cursor.at_most_once and dispatcher.held_back)
-    ):
+    if not served.is_serving or not log.is_whole or ledger.replications:
         return
     assert log.record.sealed_len is not None
     # `safe_acked` may be above the length, if the consumer group acknowledged messages that suspects lost later.
     # Messages that retention dropped need no acknowledgement.
     if max(ledger.safe_acked, log.start) < log.record.sealed_len:
         return
+    if consumer_group.writing is not None or consumer_group.cursor_write is not None:
+        return
+    if served.cursor.at_most_once and dispatcher.held_back:
+        return
     if _waits_for_work(served, log.record.sealed_len):
         return
-    if consumer_group.keyed is not None and (consumer_group.keyed.line.has_keys or ledger.dirty):
+    if isinstance(served, KeyedServed) and (served.keyed.line.has_keys or ledger.dirty):
         return  # messages of keys with records are not done with
     if (
         dispatcher.active is not None and dispatcher.delivered < log.start
@@ -60,12 +58,12 @@ def cross_if_done(served: Served) -> None:
     wait_us = partition.write_wait_us(broker)
     if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
         served.retry_in(min(wait_us, broker.config.refused_us_max))
-    elif not served.has_right():
+    elif not right.has_right(served):
         return
     elif not partition.revision:
         partition.read_chain(broker)  # a member reported the record, without its revision; then this is tried again
     else:
-        move_on(served, next_no(partition, served.segment.no), chain_revision=partition.revision)
+        move_on(served, ledger, next_no(partition, served.segment.no), chain_revision=partition.revision)
 
 
 def _waits_for_work(served: Served, sealed_len: int) -> bool:
@@ -81,7 +79,7 @@ def _waits_for_work(served: Served, sealed_len: int) -> bool:
     record for as long as its application hangs.
     """
     dispatcher, now_us = served.dispatcher, served.broker.now.mono_us
-    if not delivery_attempts.works(served.group, sealed_len):
+    if not delivery_attempts.works(served, sealed_len):
         return False
     safe_acked = served.ledger.safe_acked
     if dispatcher.works_until[0] != safe_acked:
@@ -106,18 +104,19 @@ def jump(seat: Seat, next_no: int) -> None:
       2. The consumer group goes back to k:5, which is gone: its cursor is in segment 2, and says that 1:5 was dropped.
       3. The consumer group jumps over segment 2, and no consumer is ever told that k:5 is missing.
     """
-    consumer_group = seat.group
     if _must_wait(seat):
         return
-    consumer_group.ledger.acked = seat.cursor.start_index
-    consumer_group.ledger.take_up_dropped(seat.cursor)
-    for consumer in consumer_group.consumers:
-        tell_lost(seat.broker, consumer, Place(consumer_group.segment_no, 0))
-    move_on(seat, next_no, new_epoch=True)
+    ledger = Ledger(acked=seat.cursor.start_index)
+    ledger.take_up_dropped(seat.cursor)
+    for consumer in seat.group.consumers:
+        tell_lost(seat.broker, consumer, Place(seat.group.segment_no, 0))
+    move_on(seat, ledger, next_no, new_epoch=True)
 
 
-def move_on(seat: Seat, next_no: int, *, new_epoch: bool = False, chain_revision: int = 0) -> None:
+def move_on(seat: Seat, ledger: Ledger, next_no: int, *, new_epoch: bool = False, chain_revision: int = 0) -> None:
     """Cross: write that the cursor is at the beginning of segment `next_no`.
+
+    The ledger says what consumers have not heard of. It is that of the server, or of the disk if nothing is served.
 
     Rule `crossing-compares-chain` (J3, I11): a server that crosses compares the chain record, which names the server.
     Only a segment that is lost needs no compare, because it has no server any more. Without it:
@@ -130,7 +129,7 @@ def move_on(seat: Seat, next_no: int, *, new_epoch: bool = False, chain_revision
         return
     seat.group.phase = ConsumerGroupPhase.CROSSING
     seat.group.passes_alone = False
-    dropped_from, position = _untold(seat)
+    dropped_from, position = _untold(seat, ledger)
     record = with_term(seat, seat.cursor.moved_to(next_no, new_epoch=new_epoch))
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
     write_cursor(seat, record, seat.group.cursor_revision, chain_revision)
@@ -144,14 +143,14 @@ def with_term(seat: Seat, record: CursorRecord) -> CursorRecord:
     return record.after_term(max(left_epoch, seat.group.server_epoch), following.server_epoch if following else 0)
 
 
-def move_to(seat: Seat, handing: OutgoingHandoff, record: CursorRecord, chain_revision: int) -> None:
+def move_to(served: Served, handing: OutgoingHandoff, record: CursorRecord, chain_revision: int) -> None:
     """Cross with a handoff: write this cursor, under the revision of the chain."""
-    dropped_from, position = _untold(seat)
+    dropped_from, position = _untold(served, served.ledger)
     if not dropped_from:
-        dropped_from, position = _lost_between(seat.partition, seat.group.segment_no, record.segment_no)
+        dropped_from, position = _lost_between(served.partition, served.segment.no, record.segment_no)
     record = replace(record, dropped_from=dropped_from, dropped_position=position)
-    handing.sent = _transaction(seat, record, seat.group.cursor_revision, chain_revision)
-    write_move(seat, handing.sent)
+    handing.sent = _transaction(served, record, served.group.cursor_revision, chain_revision)
+    write_move(served, handing.sent)
 
 
 def write_move(seat: Seat, sent: WriteCursor) -> None:
@@ -174,7 +173,7 @@ def _lost_between(partition: Partition, no: int, to_no: int) -> tuple[int, int]:
     return 0, 0
 
 
-def _untold(seat: Seat) -> tuple[int, int]:
+def _untold(seat: Seat, ledger: Ledger) -> tuple[int, int]:
     """The offset and position from which messages were dropped, if no consumer is known to have been notified; else 0,
     0.
 
@@ -184,7 +183,6 @@ def _untold(seat: Seat) -> tuple[int, int]:
       2. Its consumer was notified of the drop, but dies before it has acknowledged anything.
       3. The next consumer begins in segment 2, and no broker tells it that messages are missing.
     """
-    ledger = seat.group.ledger
     if ledger.dropped_from:
         return ledger.dropped_from, ledger.dropped_position
     segment = seat.partition.chain.segment(seat.group.segment_no) if seat.partition.chain is not None else None
@@ -233,29 +231,29 @@ def _must_wait(seat: Seat) -> bool:
     wait_us = seat.partition.write_wait_us(seat.broker)
     if wait_us:
         seat.group.phase = ConsumerGroupPhase.LOADING
+        if seat.group.keyed is None:
+            seat.group.served = None
         seat.poll(wait_us, TimerKind.CURSOR)
     return wait_us > 0
 
 
 def on_written(seat: Seat, outcome: WriteOutcome) -> None:
     """The transaction of a crossing ended: end the segment if it was done, else read the cursor again."""
-    consumer_group = seat.group
-    keyed = consumer_group.keyed
+    consumer_group, handing = seat.group, seat.group.outgoing
     if outcome is WriteOutcome.DONE and consumer_group.phase is ConsumerGroupPhase.CROSSING:
         end_segment(seat)
         return
     consumer_group.phase = ConsumerGroupPhase.LOADING
-    if keyed is not None and keyed.handoff.outgoing is not None:
-        handing = keyed.handoff.outgoing
+    if handing is None:
+        consumer_group.drop_deliveries()
+    else:  # the grants continue if the cursor did not move
         handing.is_unknown = outcome is WriteOutcome.UNKNOWN or (
             handing.is_unknown and outcome is WriteOutcome.REFUSED  # an earlier try may still be carried out
         )
         if not handing.is_unknown:
             handing.sent = None
-    if keyed is None or keyed.handoff.outgoing is None:  # else the grants continue if the cursor did not move
-        consumer_group.drop_deliveries()
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
-    if outcome is WriteOutcome.CONFLICT and keyed is not None and keyed.handoff.outgoing is not None:
+    if outcome is WriteOutcome.CONFLICT and handing is not None:
         # Only a read that begins from now on counts. One that is under way may have found the cursor before an earlier
         # try was carried out: this member would continue, and the next server too.
         consumer_group.cursor_revision += 1
@@ -280,13 +278,10 @@ def on_written(seat: Seat, outcome: WriteOutcome) -> None:
 
 def end_segment(seat: Seat) -> None:
     """The cursor has moved: tell the consumers that the segment has ended and which broker serves the next one."""
-    partition, consumer_group = seat.partition, seat.group
+    partition, consumer_group, handing = seat.partition, seat.group, seat.group.outgoing
     log = partition.logs.get(consumer_group.segment_no)
     sealed_len = log.record.sealed_len if log is not None and log.record.sealed_len is not None else 0
-    following_no = next_no(partition, consumer_group.segment_no)
-    keyed = consumer_group.keyed
-    if keyed is not None and keyed.handoff.outgoing is not None:
-        following_no = keyed.handoff.outgoing.handoff.segment_no
+    following_no = next_no(partition, consumer_group.segment_no) if handing is None else handing.handoff.segment_no
     following = partition.chain.segment(following_no) if partition.chain is not None else None
     server = following.server.broker if following is not None else ""
     event = EndOfSegment(consumer_group.segment_no, sealed_len, following_no, server, consumer_group.group_epoch)
@@ -296,8 +291,7 @@ def end_segment(seat: Seat) -> None:
     consumer_group.consumers = []
     consumer_group.dispatcher.end_grant()
     consumer_group.forwards_alone |= consumer_group.is_forwarding  # then the next server is asked to continue
-    consumer_group.keyed = None
-    consumer_group.ledger.replications = {}
+    consumer_group.served = None
     consumer_group.phase = ConsumerGroupPhase.LOADING
     if consumer_group.is_asked or consumer_group.is_forwarding:
         seat.read_cursor()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...state.consumers import ConsumerGroup
+from ...state.consumers import ConsumerGroup, Served
 from ...state.dispatcher import Given
 from ...state.partition import Partition
 from ...values.states import drop, put
@@ -35,14 +35,13 @@ def take_up(partition: Partition, consumer_group: ConsumerGroup) -> None:
     consumer_group.dispatcher.given = known
 
 
-def begin_grant(consumer_group: ConsumerGroup) -> None:
+def begin_grant(served: Served) -> None:
     """A new grant begins: keep the end of the grant before, if messages below it are not acknowledged."""
-    given = consumer_group.dispatcher.given
-    assert given is not None
+    given = served.dispatcher.given
     ends = dict(given.ends)
     if given.below:
         ends[given.below] = ends.get(given.below, 0) + 1
-    kept = sorted((end, count) for end, count in ends.items() if end > consumer_group.ledger.acked)
+    kept = sorted((end, count) for end, count in ends.items() if end > served.ledger.acked)
     while len(kept) > ENDS_MAX:
         (lower, count), (_, more) = kept[-2:]
         kept[-2:] = [(lower, count + more)]
@@ -50,24 +49,15 @@ def begin_grant(consumer_group: ConsumerGroup) -> None:
     given.below = 0
 
 
-def delivery_attempt_of(consumer_group: ConsumerGroup, end_index: int) -> int:
+def delivery_attempt_of(served: Served, end_index: int) -> int:
     """The delivery attempt of a batch whose messages are below `end_index`, if it is delivered now."""
-    assert consumer_group.dispatcher.given is not None
-    return 1 + sum(count for end, count in consumer_group.dispatcher.given.ends if end >= end_index)
+    return 1 + sum(count for end, count in served.dispatcher.given.ends if end >= end_index)
 
 
-def note_sent(consumer_group: ConsumerGroup, end_index: int) -> None:
-    """The active consumer was sent the messages below `end_index`."""
-    assert consumer_group.dispatcher.given is not None
-    consumer_group.dispatcher.given.sent_below = end_index
-
-
-def works(consumer_group: ConsumerGroup, below: int) -> bool:
+def works(served: Served, below: int) -> bool:
     """Whether the active consumer was sent messages below an index that are not safely acknowledged."""
-    dispatcher = consumer_group.dispatcher
-    if dispatcher.active is None or dispatcher.given is None:
-        return False
-    return consumer_group.ledger.safe_acked < min(dispatcher.given.sent_below, below)
+    dispatcher = served.dispatcher
+    return dispatcher.active is not None and served.ledger.safe_acked < min(dispatcher.given.sent_below, below)
 
 
 def forget(partition: Partition, group: str) -> None:

@@ -14,7 +14,7 @@ from seriatim_api.reported_gaps import Told
 from seriatim_api.reported_gaps import tell as take
 
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup
+from ...state.consumers import KeyedServed, Served
 from ...state.dispatcher import Consumer
 from ...values.chain import Chain
 from ...values.effects import Dropped, Gap
@@ -22,7 +22,6 @@ from ...values.kinds import TimerKind
 from ...values.positions import Place, end_of_gone, position_of
 from ...values.segment import SegmentState
 from .consumer_group import tell
-from .served import Served
 
 GONE_AT_ONCE_MAX: Final = 20_000
 """How many messages of lists that are gone are passed in one step: some milliseconds."""
@@ -186,15 +185,17 @@ def tell_new_gaps(served: Served, known: Chain | None) -> None:
     """A new chain record says that segments before the cursor are lost: notify those who get messages of each new
     gap."""
     active = served.dispatcher.active
-    consumers = served.group.consumers if served.group.keyed is not None else [active] if active else []
-    told = [place.segment_no for place in lost_since(known, served.group)] if consumers else []
-    for place in lost_since(served.chain, served.group) if consumers else ():
+    consumers = served.group.consumers if isinstance(served, KeyedServed) else [active] if active else []
+    told = [place.segment_no for place in lost_since(known, served)] if consumers else []
+    for place in lost_since(served.chain, served) if consumers else ():
         for consumer in consumers if place.segment_no not in told else ():
             tell_lost(served.broker, consumer, place)
 
 
-def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]:
+def lost_before(chain: Chain | None, no: int, acked: int) -> list[int]:
     """The lost segments right before the first message of this segment. This server must report these gaps.
+
+    If a message of this segment is acknowledged, they were reported.
 
     Empty segments between them and this segment do not end the search. If they did (I1):
       1. The server of an empty segment after a lost one has read the cursor, but not the record with the loss.
@@ -202,9 +203,8 @@ def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]
       3. The next server finds an empty segment before its own. So no server notifies the consumer group of the gap.
     """
     lost: list[int] = []
-    if chain is None or consumer_group.ledger.acked:
+    if chain is None or acked:
         return lost
-    no = consumer_group.segment_no
     for _ in range(LOOKED_BACK_MAX):
         segment = chain.before(no)
         if segment is None or not segment.is_settled or (segment.state is not SegmentState.LOST and segment.sealed_len):
@@ -215,15 +215,15 @@ def lost_before(chain: Chain | None, consumer_group: ConsumerGroup) -> list[int]
     return lost[::-1]
 
 
-def lost_since(chain: Chain | None, consumer_group: ConsumerGroup) -> list[Place]:
+def lost_since(chain: Chain | None, served: Served) -> list[Place]:
     """The lost segments before the first message of this segment, and those of which the ledger notes a loss."""
-    lost = {no: Place(no, 0) for no in lost_before(chain, consumer_group)}
-    noted = consumer_group.ledger.dropped_from
+    lost = {no: Place(no, 0) for no in lost_before(chain, served.segment.no, served.ledger.acked)}
+    noted = served.ledger.dropped_from
     if chain is None or not noted:
         return list(lost.values())
     begin = Place(*split_offset(noted))
     segment = chain.from_no(begin.segment_no)
-    while segment is not None and segment.no < consumer_group.segment_no:
+    while segment is not None and segment.no < served.segment.no:
         if segment.state is SegmentState.LOST:
             lost.setdefault(segment.no, begin if segment.no == begin.segment_no else Place(segment.no, 0))
         segment = chain.from_no(segment.no + 1)

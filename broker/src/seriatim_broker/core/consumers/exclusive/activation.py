@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ...state.consumers import Served
 from ...state.dispatcher import Consumer
 from ...values.effects import Joined
 from ...values.kinds import TimerKind
 from ...values.positions import Place
 from ..cursors import delivery_attempts, gap_reports
 from ..cursors.consumer_group import tell
-from ..cursors.served import Served
 from . import delivery
 
 TOKEN_COUNTER_BITS = 24
@@ -24,10 +24,10 @@ def activate(served: Served, consumer: Consumer) -> None:
     broker.streams.activations += 1  # over the member run, so no token comes twice in one server epoch
     token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.activations % (1 << TOKEN_COUNTER_BITS)
     dispatcher.grant(consumer, token, served.ledger.acked)
-    delivery_attempts.begin_grant(consumer_group)
+    delivery_attempts.begin_grant(served)
     tell(broker, consumer, _joined(served, active=True))
     consumer.reported_gaps = ()
-    for place in gap_reports.lost_since(served.chain, consumer_group):
+    for place in gap_reports.lost_since(served.chain, served):
         gap_reports.tell_lost(broker, consumer, place)
     place = Place(consumer_group.segment_no, dispatcher.delivered)
     gap_reports.tell_noted_drop(served, consumer, place)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from seriatim_api.spreading import reader_of
 
 from ...state.broker import BrokerState
+from ...state.consumers import Seat, Served
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
 from ...values.effects import YieldAsked
 from ...values.events import ConsumerSpreadOver
 from ...values.kinds import TimerKind
 from ..cursors.consumer_group import tell
-from ..cursors.served import Seat, Served
 from . import delivery
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 from seriatim_api.ids import split_offset
 
 from ...copies import producer_tables
+from ...peers import right
 from ...state.broker import BrokerState
+from ...state.consumers import Served
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
 from ...values.effects import Batches, ReadLog, Skip
@@ -22,8 +24,7 @@ from ...values.kinds import ReadKind
 from ...values.log import Batch
 from ...values.producers import ProducerTable
 from ..cursors import control_records, delivery_attempts, gap_reports
-from ..cursors.consumer_group import is_for_others, tell
-from ..cursors.served import Served, serving_of
+from ..cursors.consumer_group import is_for_others, serving_of, tell
 
 
 def pump_consumer_group(served: Served) -> None:
@@ -40,7 +41,7 @@ def pump_consumer_group(served: Served) -> None:
     room = broker.streams.credits.get(consumer.stream, 0)
     if room <= 0:
         return
-    if not served.has_right():
+    if not right.has_right(served):
         return
     dispatcher.reading = broker.new_serial()
     broker.reads[dispatcher.reading] = (
@@ -62,7 +63,7 @@ def on_log_read(
     broker: BrokerState, partition: Partition, serial: int, group: str, batches: tuple[Batch, ...] | None
 ) -> None:
     """The batches were read. Check again whether they may be delivered."""
-    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    served = serving_of(partition, group)
     if served is None or served.dispatcher.reading != serial:
         return
     served.dispatcher.reading = 0
@@ -103,7 +104,7 @@ def deliver_held_back(served: Served) -> None:
             _reserve_from(served, end)
         dispatcher.reservation.awaited()
         return
-    if not served.has_right():
+    if not right.has_right(served):
         return
     before: ProducerTable | None = ProducerTable()
     if served.segment.incomplete_table:
@@ -121,8 +122,8 @@ def deliver_held_back(served: Served) -> None:
             run = []
             _skip(served, consumer, batch)
         else:
-            attempt = delivery_attempts.delivery_attempt_of(consumer_group, batch.header.end_index)
-            if run and attempt != delivery_attempts.delivery_attempt_of(consumer_group, run[-1].header.end_index):
+            attempt = delivery_attempts.delivery_attempt_of(served, batch.header.end_index)
+            if run and attempt != delivery_attempts.delivery_attempt_of(served, run[-1].header.end_index):
                 _deliver_run(served, consumer, run)
                 run = []
             run.append(batch)
@@ -175,7 +176,7 @@ def _deliver_run(served: Served, consumer: Consumer, run: list[Batch]) -> None:
     if not run:
         return
     end = run[-1].header.end_index
-    attempt = delivery_attempts.delivery_attempt_of(consumer_group, end)
+    attempt = delivery_attempts.delivery_attempt_of(served, end)
     start = max(dispatcher.delivered, run[0].header.base_index)
     batches = Batches(
         consumer_group.segment_no,
@@ -187,7 +188,7 @@ def _deliver_run(served: Served, consumer: Consumer, run: list[Batch]) -> None:
     )
     tell(served.broker, consumer, batches)
     dispatcher.pass_to(end)
-    delivery_attempts.note_sent(consumer_group, end)
+    dispatcher.given.sent_below = end
     # Only sent bytes take credit, because the consumer never gives back credit for skipped batches.
     served.broker.streams.credits[consumer.stream] = served.broker.streams.credits.get(consumer.stream, 0) - sum(
         batch.size_bytes for batch in run
@@ -206,7 +207,7 @@ def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> Non
                 and event.token == consumer_group.dispatcher.token
                 and no == consumer_group.segment_no
             )
-            served = serving_of(broker, partition, consumer_group)
+            served = consumer_group.serving
             if not current or served is None or index >= served.dispatcher.delivered:
                 return  # a stale token changes nothing
             if served.ledger.acknowledge(index + 1):

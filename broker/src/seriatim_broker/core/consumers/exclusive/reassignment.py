@@ -15,21 +15,21 @@ from __future__ import annotations
 from seriatim_api.ids import split_offset
 
 from ...state.broker import BrokerState
+from ...state.consumers import KeyedServed, Served
 from ...state.dispatcher import Yielding
 from ...state.ledger import Ledger
 from ...state.partition import Partition
 from ...values.effects import YieldAsked
 from ...values.events import ConsumerYielded
 from ...values.kinds import TimerKind
-from ..cursors.consumer_group import consumer_group_with, tell
-from ..cursors.served import Served, serving_of
+from ..cursors.consumer_group import consumer_group_with, serving_of, tell
 from . import activation, assignment
 
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """A time is over: after the last change, of a wait for the consumer that was active, or of an attempt to yield."""
-    served = serving_of(broker, partition, partition.consumer_groups.get(group))
-    if served is not None and served.group.keyed is None:
+    served = serving_of(partition, group)
+    if served is not None and not isinstance(served, KeyedServed):
         look(served)
 
 
@@ -125,8 +125,8 @@ def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded
       3. c2 is given 1:5 as a first delivery.
     """
     consumer_group = consumer_group_with(partition, event.stream, event.subscription)
-    served = serving_of(broker, partition, consumer_group)
-    if consumer_group is None or consumer_group.keyed is not None or served is None:
+    served = consumer_group.serving if consumer_group is not None else None
+    if served is None or isinstance(served, KeyedServed):
         return
     dispatcher = served.dispatcher
     yielding, active = dispatcher.yielding, dispatcher.active
@@ -136,15 +136,15 @@ def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded
         or active is None
         or (active.stream, active.subscription, dispatcher.token) != (event.stream, event.subscription, event.token)
         or not _is_answer(yielding, event)
-        or no != consumer_group.segment_no
+        or no != served.segment.no
     ):
         return
     # In an at-most-once group all that was delivered is acknowledged. So the consumer answers when its application has
     # all of it, and names the end. In other groups the answer may be below what is acknowledged: consumers acknowledge
     # what they pass over (repeats, and what retention dropped), and the last message of the application may be before.
-    lowest = dispatcher.delivered if consumer_group.is_at_most_once else 0
+    lowest = dispatcher.delivered if served.cursor.at_most_once else 0
     if lowest <= index <= dispatcher.delivered:
-        yielding.below = max(index, consumer_group.ledger.acked)
+        yielding.below = max(index, served.ledger.acked)
         go_on(served)
 
 

@@ -12,8 +12,10 @@ from seriatim_api import errors
 from seriatim_api.ids import make_offset, split_offset
 
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroupPhase
+from ...state.consumers import ConsumerGroupPhase, KeyedServed, Seat, Served
 from ...state.keyed import rows as keyed_rows
+from ...state.keyed.dispatcher import KeyedDispatcher
+from ...state.ledger import Ledger
 from ...state.partition import Partition
 from ...values.chain import Chain
 from ...values.effects import SubscriptionRefused
@@ -24,8 +26,7 @@ from ...values.positions import Place, first_kept, position_of
 from ...values.segment import Segment
 from ...values.tokens import TERM_MAX
 from ..cursors import control_records, crossing, delivery_attempts
-from ..cursors.consumer_group import forget_if_unused, tell
-from ..cursors.served import KeyedServed, Seat, Served, keyed_of, serving_of
+from ..cursors.consumer_group import forget_if_unused, serving_of, tell
 from ..keyed import grants, handoff, outcomes, waiting_keys
 from . import cursor_notes, operations, progress, questions, subscriptions
 
@@ -33,9 +34,10 @@ from . import cursor_notes, operations, progress, questions, subscriptions
 def begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
     """Begin to serve the consumer group, at what this disk knows of its acknowledgements."""
     partition, consumer_group = seat.partition, seat.group
-    frozen = keyed_of(seat.broker, partition, consumer_group)
-    if frozen is not None and handoff.is_still_served(consumer_group, record, segment):
+    frozen = consumer_group.served
+    if isinstance(frozen, KeyedServed) and handoff.is_still_served(frozen, record, segment):
         consumer_group.phase = ConsumerGroupPhase.SERVING
+        frozen.cursor = record
         subscriptions.welcome_new(frozen)
         frozen.keyed.handoff.outgoing = None
         outcomes.thaw(frozen)
@@ -55,13 +57,12 @@ def begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
     has_note = record.dropped_from or (known is not None and known.untold)
     if has_note and not _has_read_chain(seat):
         return
-    ledger = consumer_group.ledger
+    consumer_group.server_epoch = segment.server_epoch
+    ledger = Ledger()
     ledger.begin(known, record)
     if record.mode.is_keyed and ((known is not None and known.untold) or ledger.dropped_from):
         offset = known.untold if known is not None and known.untold else ledger.dropped_from
-        consumer_group.server_epoch = segment.server_epoch
-        token = grants.newest_token(seat)
-        ledger.note_dropped(offset, position_of(seat.chain, offset), token)
+        ledger.note_dropped(offset, position_of(seat.chain, offset), grants.newest_token(seat))
     consumer_group.passes_alone = False
     is_behind = segment.no <= record.repeated_to or control_records.was_further(
         partition, consumer_group.name, segment.no, record.group_epoch
@@ -69,20 +70,21 @@ def begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
     if partition.rights[segment.no].blind or is_behind:
         ledger.distrust(partition.logs[segment.no].tail)
         if record.at_most_once and known is None:
-            _skip_what_may_have_been_given(seat, segment.no)
+            _skip_what_may_have_been_given(seat, ledger, segment.no)
     if record.at_most_once:
         ledger.repeated_below = 0  # what was given is acknowledged, on this disk too
     if segment.no == record.repeated_to + 1:
         ledger.repeated_below = max(ledger.repeated_below, record.repeated_index)  # rule `new-mode-is-flagged`
     if not record.mode.is_keyed:
         delivery_attempts.take_up(partition, consumer_group)
-    consumer_group.server_epoch = segment.server_epoch
     consumer_group.phase = ConsumerGroupPhase.SERVING
     consumer_group.drop_deliveries()
     if record.mode.is_keyed:
-        _make_dispatcher(seat, record, known)
-    served = seat.serving()
-    assert served is not None, "the segment is on the disk of its server"
+        keyed = _dispatcher_of(seat, record, known, ledger)
+        served: Served = KeyedServed(seat, record, segment, ledger, keyed)
+    else:
+        served = Served(seat, record, segment, ledger)
+    consumer_group.served = served
     subscriptions.begin(served)
     _go_on_begun(served)
 
@@ -114,7 +116,7 @@ def _go_on_begun(served: Served) -> None:
 
 def on_keys_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """A delay or a deadline of a key may be over, or keys are not read yet, or a handoff has no answer."""
-    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    served = serving_of(partition, group)
     if not isinstance(served, KeyedServed):
         return
     if served.keyed.handoff.unread is not None:
@@ -180,19 +182,19 @@ def _wait_for_rebuild(seat: Seat, record: CursorRecord) -> None:
     seat.poll(seat.broker.config.behind_read_us, TimerKind.CURSOR)
 
 
-def _skip_what_may_have_been_given(seat: Seat, no: int) -> None:
+def _skip_what_may_have_been_given(seat: Seat, ledger: Ledger, no: int) -> None:
     """No member knows what this at-most-once group was given in the segment: pass over all that it has.
 
     Rule `at-most-once-doubt` (I9): what may have been given does not come again. Without it:
       1. The consumer group is given 1:0 to 1:9. The disks that know it are lost.
       2. A third member, which has the messages, takes over. It gives 1:0 a second time.
     """
-    ledger, tail = seat.group.ledger, seat.partition.logs[no].tail
+    tail = seat.partition.logs[no].tail
     if ledger.acknowledge(tail):
         seat.note("at most once in doubt", segment=no, below=tail)
 
 
-def _make_dispatcher(seat: Seat, record: CursorRecord, known: CursorState | None) -> None:
+def _dispatcher_of(seat: Seat, record: CursorRecord, known: CursorState | None, ledger: Ledger) -> KeyedDispatcher:
     """Continue with the keys where the rows on this disk end, or where the server of the segment before handed over.
 
     Rule `begun-first` (J3): nothing is granted and no carried grant ends before every eligible member knows that this
@@ -204,15 +206,14 @@ def _make_dispatcher(seat: Seat, record: CursorRecord, known: CursorState | None
     another member may lack that. So it happens to a server that waits, too: its only consumer leaves and joins again,
     and the server starts over, with its own record, in which no carried grant is left.
     """
-    ledger = seat.group.ledger
     rows = tuple(seat.partition.ledger_rows.get(seat.group.name, {}).items()) if known is not None else ()
     handed_over = _handed_over(seat, record) if known is None else None
     if handed_over is not None:
         rows = handed_over.rows
     keyed = keyed_rows.dispatcher_of(record.segment_no, ledger.acked, rows, from_before=handed_over is not None)
-    seat.group.keyed = keyed
     ledger.acked = keyed.window.floor
     keyed.handoff.is_begun = record.handoff == NO_HAND_OVER
+    return keyed
 
 
 def _handed_over(seat: Seat, record: CursorRecord) -> HandOverState | None:

@@ -14,13 +14,14 @@ from typing import Final
 
 from ...peers import right
 from ...state.broker import BrokerState
+from ...state.consumers import KeyedServed, Served
 from ...state.partition import Partition
 from ...values.events import CursorRecord, WriteOutcome
 from ...values.keyed import ConsumerMode
 from ...values.kinds import TimerKind
 from ...values.tokens import TERM_MAX
 from ..cursors import control_records, crossing
-from ..cursors.served import KeyedServed, Served, serving_of
+from ..cursors.consumer_group import serving_of
 from . import operations, progress
 
 KEEP_MS: Final = 86_400_000
@@ -49,7 +50,7 @@ def look(broker: BrokerState, partition: Partition, group: str) -> None:
       2. The controller removes its cursor, because nothing was noted in it for 7 days.
       3. The consumer reconnects, and begins at the end: it misses all messages between.
     """
-    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    served = serving_of(partition, group)
     if isinstance(served, KeyedServed):
         _take_next_term(served)
         return
@@ -94,10 +95,9 @@ def _take_next_term(served: KeyedServed) -> None:
 
 def _take_up(served: Served, written: CursorRecord, revision: int) -> None:
     """What was written into the cursor counts from now on."""
-    consumer_group = served.group
-    consumer_group.cursor, consumer_group.cursor_revision = written, revision
+    served.take_up(written, revision)
     if isinstance(served, KeyedServed):
-        consumer_group.tokens_from = served.broker.streams.tokens
+        served.group.tokens_from = served.broker.streams.tokens
         control_records.replicate(served)  # the disks know the term base, for a rebuild
 
 

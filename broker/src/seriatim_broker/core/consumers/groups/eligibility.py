@@ -57,7 +57,7 @@ def on_cursors_replicated(
 ) -> None:
     """A member has a control record on its disk. If it is joining, and has them all, it is listed as eligible now, with
     all others that wait for it."""
-    progress.on_replicated(broker, partition, sender, message.segment_no, message.server_epoch, message.serial)
+    progress.on_replicated(partition, sender, message.segment_no, message.server_epoch, message.serial)
     no = message.segment_no
     held = partition.rights.get(no)
     chain = partition.chain
@@ -105,4 +105,4 @@ def on_link_lost(broker: BrokerState, partition: Partition, member: MemberId) ->
     for no, held in partition.rights.items():
         if member in held.joining and member not in held.listing:
             held.joining = drop(held.joining, member)
-            progress.expect_no_more(broker, partition, no, member)
+            progress.expect_no_more(partition, no, member)

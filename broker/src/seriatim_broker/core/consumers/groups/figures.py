@@ -7,7 +7,7 @@ from typing import NamedTuple
 from seriatim_api.ids import make_offset
 from seriatim_api.lag import lag_messages
 
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, KeyedServed
 from ...state.partition import Partition
 
 
@@ -43,26 +43,25 @@ class ConsumerGroupFigures(NamedTuple):
 
 def figures_of(partition: Partition, consumer_group: ConsumerGroup) -> ConsumerGroupFigures | None:
     """The figures of a consumer group; None if it is not served here."""
-    chain = partition.chain
-    segment = chain.segment(consumer_group.segment_no) if chain is not None else None
-    log = partition.logs.get(consumer_group.segment_no)
-    if consumer_group.phase is ConsumerGroupPhase.LOADING or segment is None or log is None or chain is None:
+    served = consumer_group.served
+    if served is None or consumer_group.phase is ConsumerGroupPhase.LOADING:
         return None
-    floor, keyed = consumer_group.ledger.acked, consumer_group.keyed
-    last = chain.open_segment
+    segment, log, floor = served.segment, served.log, served.ledger.acked
+    last = served.chain.open_segment
     last_log = partition.logs.get(last.no)
     lag = max(log.readable_below - floor, 0)
     if segment.base is not None and last.base is not None:
         end = last.base + (last_log.commit if last_log is not None else 0)
         lag = max(end - segment.base - floor, lag)
     oldest = make_offset(segment.no, floor) if floor < log.readable_below else None
-    if keyed is None:
+    if not isinstance(served, KeyedServed):
         dispatcher = consumer_group.dispatcher
         in_flight = dispatcher.delivered - floor if dispatcher.active is not None else 0
         return ConsumerGroupFigures(
             lag, max(in_flight, 0), consumers=len(consumer_group.consumers), oldest=oldest,
             is_read=lag > 0 and dispatcher.active is not None,
         )  # fmt: skip
+    keyed = served.keyed
     keys = keyed.counts(floor)
     aside = keyed.lists.oldest
     return ConsumerGroupFigures(

@@ -58,8 +58,9 @@ from dataclasses import replace
 from seriatim_api import errors
 from seriatim_api.ids import INDEX_MAX, format_offset, make_offset, split_offset
 
+from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroupPhase, Operation
+from ...state.consumers import ConsumerGroupPhase, Operation, Seat, Served
 from ...state.partition import Partition
 from ...values.chain import Chain
 from ...values.effects import ConsumerGroupOperated, Paused
@@ -72,7 +73,6 @@ from ...values.segment import SegmentState
 from ...values.targets import named, place_of
 from ..cursors import control_records, crossing, delivery_attempts
 from ..cursors.consumer_group import consumer_group_of, forget_if_unused, tell, unanswered
-from ..cursors.served import Seat, Served
 from ..exclusive import assignment
 from . import progress
 
@@ -166,7 +166,7 @@ def take_up(served: Served, record: CursorRecord, revision: int) -> None:
     """The cursor is in the same place as before. If the consumer group was paused or resumed, notify its consumers."""
     known = served.group.cursor
     was_paused = known is not None and known.paused
-    served.group.cursor, served.group.cursor_revision = record, revision
+    served.take_up(record, revision)
     if known is not None and record.settings != known.settings:
         control_records.replicate(served)  # the settings are on disks too
         assignment.changed(served)
@@ -332,8 +332,9 @@ def _check_aside(seat: Seat, event: OperateConsumerGroup, place: Place) -> None:
 def _here(seat: Seat) -> Place:
     """The place below which the consumer group has acknowledged all, as far as this server knows."""
     cursor = seat.cursor
-    if seat.is_serving:
-        return Place(seat.group.segment_no, seat.group.ledger.acked)
+    served = seat.group.serving
+    if served is not None:
+        return Place(served.segment.no, served.ledger.acked)
     known = control_records.known_in_epoch(seat.partition, seat.group.name, cursor.segment_no, cursor.group_epoch)
     return Place(cursor.segment_no, max(known.acked if known is not None else 0, cursor.start_index))
 
@@ -344,8 +345,9 @@ def _given_below(seat: Seat) -> int:
     no = cursor.segment_no
     log, held = seat.partition.logs.get(no), seat.partition.rights.get(no)
     tail = log.tail if log is not None else INDEX_MAX  # nothing after it was given, although it may be reserved
-    if seat.is_serving:
-        return min(seat.group.ledger.reserved, tail)
+    served = seat.group.serving
+    if served is not None:
+        return min(served.ledger.reserved, tail)
     if held is not None and held.blind:
         return tail
     known = control_records.known_in_epoch(seat.partition, seat.group.name, no, cursor.group_epoch)
@@ -357,10 +359,9 @@ def _noted(seat: Seat) -> tuple[int, int | None]:
 
     0: there are none. None: this server does not know the position.
     """
-    cursor, ledger = seat.group.cursor, seat.group.ledger
-    assert cursor is not None
-    if seat.is_serving:
-        return ledger.dropped_from, ledger.dropped_position
+    cursor, served = seat.cursor, seat.group.serving
+    if served is not None:
+        return served.ledger.dropped_from, served.ledger.dropped_position
     known = control_records.known_in_epoch(seat.partition, seat.group.name, cursor.segment_no, cursor.group_epoch)
     if known is None or (not known.untold and known.acked <= cursor.start_index):
         return cursor.dropped_from, cursor.dropped_position
@@ -389,7 +390,7 @@ def _is_alone(seat: Seat) -> bool:
       2. B rewinds the consumer group.
       3. A delivers messages in the group epoch that has ended.
     """
-    return seat.has_right()
+    return right.has_right(seat)
 
 
 def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) -> bool:
@@ -465,7 +466,7 @@ def _write(seat: Seat, operation: Operation, record: CursorRecord) -> None:
     if not seat.partition.revision:  # a member reported the record, without its revision: read it
         seat.partition.read_chain(seat.broker)
         return
-    served = seat.serving()
+    served = seat.group.serving
     if served is not None and _begins_epoch(seat, record):
         _stop(served)
     operation.is_begun = True
@@ -506,7 +507,7 @@ def on_written(seat: Seat, written: CursorRecord, outcome: WriteOutcome, revisio
         if _begins_epoch(seat, written):
             consumer_group.cursor = written
             delivery_attempts.forget(seat.partition, consumer_group.name)
-        elif (served := seat.serving()) is not None:
+        elif (served := seat.group.serving) is not None:
             take_up(served, written, revision)
         _answer(broker, operation, written, None)
     elif outcome is WriteOutcome.REFUSED:
@@ -521,7 +522,7 @@ def on_written(seat: Seat, written: CursorRecord, outcome: WriteOutcome, revisio
         seat.partition.read_chain(broker)
     elif consumer_group.phase is ConsumerGroupPhase.LOADING or consumer_group.operations:
         seat.read_cursor()
-    elif (served := seat.serving()) is not None:
+    elif (served := seat.group.serving) is not None:
         progress.cross(served)
 
 

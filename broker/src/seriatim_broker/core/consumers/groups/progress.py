@@ -9,13 +9,13 @@ from seriatim_api.ids import MemberId
 
 from ...peers import disks, right
 from ...state.broker import BrokerState
+from ...state.consumers import KeyedServed, Served
 from ...state.partition import Partition
 from ...values.effects import AckConfirmed, AcksConfirmed
 from ...values.log import Batch, SafeCursor
 from ...values.states import put
 from ..cursors import crossing
-from ..cursors.consumer_group import forget_if_unused, tell
-from ..cursors.served import KeyedServed, Served, served_of, serving_of
+from ..cursors.consumer_group import forget_if_unused, serving_of, tell
 from ..exclusive import delivery, reassignment
 from ..keyed import grants, handoff, outcomes, waiting_keys
 
@@ -23,8 +23,8 @@ from ..keyed import grants, handoff, outcomes, waiting_keys
 def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
     """Time has passed, or a certificate or a record has come: try to deliver, to read and to cross in this segment."""
     for consumer_group in list(partition.consumer_groups.values()):
-        served = serving_of(broker, partition, consumer_group) if consumer_group.segment_no == segment_no else None
-        if served is not None:
+        served = consumer_group.serving
+        if served is not None and served.segment.no == segment_no:
             _chase_replications(served)
             go_on(served)
 
@@ -71,40 +71,38 @@ def _chase_replications(served: Served) -> None:
         right.offer(broker, partition, no)
     for member in [member for member in right.joining(partition, no) if disks.is_hung(broker, member)]:
         right.stop_joining(partition, no, member)
-        expect_no_more(broker, partition, no, member)
+        expect_no_more(partition, no, member)
     served.retry_in(broker.config.heartbeat_us)
 
 
 # ---- control records become common ----------------------------------------------------------------------
 
 
-def on_replicated(
-    broker: BrokerState, partition: Partition, member: MemberId, no: int, server_epoch: int | None, serial: int
-) -> None:
+def on_replicated(partition: Partition, member: MemberId, no: int, server_epoch: int | None, serial: int) -> None:
     """A member has a control record. It replaces all older ones of the consumer group, so these are confirmed too."""
     for consumer_group in list(partition.consumer_groups.values()):
+        served = consumer_group.served
         if (
-            serial not in consumer_group.ledger.replications
-            or consumer_group.segment_no != no
+            served is None
+            or serial not in served.ledger.replications
+            or served.segment.no != no
             or server_epoch not in (None, consumer_group.server_epoch)
         ):
             continue
-        served = served_of(broker, partition, consumer_group)
-        for known in [known for known in consumer_group.ledger.replications if known <= serial]:
-            if served is not None:
-                served.ledger.replications[known].waiting.pop(member, None)
-                finish_replication(served, known)
+        for known in [known for known in served.ledger.replications if known <= serial]:
+            served.ledger.replications[known].waiting.pop(member, None)
+            finish_replication(served, known)
 
 
-def expect_no_more(broker: BrokerState, partition: Partition, no: int, member: MemberId) -> None:
+def expect_no_more(partition: Partition, no: int, member: MemberId) -> None:
     """A joining member is gone: no control record waits for it any more."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
     for consumer_group in list(partition.consumer_groups.values()):
-        if consumer_group.segment_no != no or (segment is not None and member in segment.eligible):
+        served = consumer_group.served
+        if served is None or served.segment.no != no or (segment is not None and member in segment.eligible):
             continue
-        served = served_of(broker, partition, consumer_group)
-        for serial in list(consumer_group.ledger.replications):
-            if served is not None and serial in served.ledger.replications:
+        for serial in list(served.ledger.replications):
+            if serial in served.ledger.replications:
                 served.ledger.replications[serial].waiting.pop(member, None)
                 finish_replication(served, serial)
 
@@ -151,20 +149,19 @@ def finish_replication(served: Served, serial: int) -> None:
     forget_if_unused(served.partition, consumer_group)
 
 
-def pump(broker: BrokerState, partition: Partition, segment_no: int) -> None:
+def pump(partition: Partition, segment_no: int) -> None:
     """The commit, the right or something else changed in a segment: deliver more of it if possible."""
     for consumer_group in list(partition.consumer_groups.values()):
-        served = serving_of(broker, partition, consumer_group) if consumer_group.segment_no == segment_no else None
-        if served is not None:
+        served = consumer_group.serving
+        if served is not None and served.segment.no == segment_no:
             pump_consumer_group(served)
 
 
-def pump_all(broker: BrokerState, partition: Partition) -> None:
+def pump_all(partition: Partition) -> None:
     """A consumer gave credit: deliver more to each consumer group of the partition if possible."""
     for consumer_group in list(partition.consumer_groups.values()):
-        served = serving_of(broker, partition, consumer_group)
-        if served is not None:
-            pump_consumer_group(served)
+        if consumer_group.serving is not None:
+            pump_consumer_group(consumer_group.serving)
 
 
 def pump_consumer_group(served: Served) -> None:
@@ -182,6 +179,6 @@ def on_log_read(
 ) -> None:
     """Batches were read for an exclusive consumer group: deliver them, and continue."""
     delivery.on_log_read(broker, partition, serial, group, batches)
-    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    served = serving_of(partition, group)
     if served is not None:
         reassignment.go_on(served)

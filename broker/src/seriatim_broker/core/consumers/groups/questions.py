@@ -16,7 +16,7 @@ from seriatim_api.ids import MemberId, make_offset, split_offset
 
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import Beginning, ConsumerGroupPhase, Question
+from ...state.consumers import Beginning, ConsumerGroupPhase, Question, Seat
 from ...state.partition import Partition
 from ...switching import routes
 from ...values.effects import ConsumerGroupDescribed, ConsumerResolved
@@ -29,7 +29,6 @@ from ...values.positions import end_of_gone
 from ...values.segment import Segment, SegmentState
 from ..cursors import control_records
 from ..cursors.consumer_group import consumer_group_of, forget_if_unused
-from ..cursors.served import Seat
 
 Answer = ConsumerResolved | ConsumerGroupDescribed
 
@@ -312,11 +311,11 @@ def _confirmed(seat: Seat, segment: Segment) -> int | None:
     An acknowledgement that only this server has does not count: the next server may not have it, and then the position
     would fall back.
     """
-    ledger = seat.group.ledger
-    if seat.group.phase is ConsumerGroupPhase.LOADING:
+    served = seat.group.served
+    if served is None or seat.group.phase is ConsumerGroupPhase.LOADING:
         known = control_records.known_in_epoch(seat.partition, seat.group.name, segment.no, seat.group.group_epoch)
         return known.acked if known is not None else 0
-    return ledger.safe_acked if ledger.safe_acked >= ledger.found_acked else None
+    return served.ledger.safe_acked if served.ledger.safe_acked >= served.ledger.found_acked else None
 
 
 def complain(broker: BrokerState, partition: Partition, segment: Segment) -> None:

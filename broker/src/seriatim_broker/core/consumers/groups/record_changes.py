@@ -5,7 +5,7 @@ from __future__ import annotations
 from seriatim_api import errors
 
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, Seat, Served
 from ...state.partition import Partition
 from ...values.chain import Chain
 from ...values.effects import Revoked, SubscriptionRefused
@@ -13,13 +13,16 @@ from ...values.segment import Segment
 from ...values.states import NOTHING
 from ..cursors import control_records, delivery_attempts, gap_reports
 from ..cursors.consumer_group import forget, tell, unanswered
-from ..cursors.served import Seat, Served, served_of
 from ..keyed import waiting_keys
 from . import operations, progress, questions, without_consumers
 
 
 def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, chain: Chain) -> None:
     """The chain record changed: stop serving where another member serves now, and continue with everything else."""
+    for consumer_group in partition.consumer_groups.values():
+        served = consumer_group.served
+        if served is not None:
+            served.segment = chain.segment(served.segment.no) or served.segment
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.phase is ConsumerGroupPhase.LOADING:
             if consumer_group.questions and consumer_group.segment_no:
@@ -29,7 +32,7 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
         if segment is None or segment.server != broker.member or segment.server_epoch != consumer_group.server_epoch:
             _revoke(Seat(broker, partition, consumer_group), segment)
             continue
-        served = served_of(broker, partition, consumer_group)
+        served = consumer_group.served
         if served is None:
             continue
         gap_reports.tell_new_gaps(served, known)

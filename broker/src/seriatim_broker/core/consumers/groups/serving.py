@@ -12,7 +12,7 @@ from seriatim_api.publications import STAGE_TOPIC
 
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, ConsumerGroupPhase
+from ...state.consumers import ConsumerGroup, ConsumerGroupPhase, Seat
 from ...state.partition import Partition
 from ...values.chain import Chain
 from ...values.effects import SubscriptionRefused
@@ -24,7 +24,6 @@ from ...values.segment import Segment, SegmentState
 from ...values.states import put
 from ..cursors import crossing
 from ..cursors.consumer_group import forget_if_unused, tell
-from ..cursors.served import Seat
 from ..keyed import handoff, waiting_keys
 from . import beginning, cursor_notes, operations, questions, subscriptions, without_consumers
 
@@ -80,7 +79,7 @@ def on_cursor_read(broker: BrokerState, partition: Partition, event: CursorRead)
             consumer_group.look_again()
         consumer_group.cursor, consumer_group.cursor_revision = record, revision
         _place(seat, record)
-    elif (served := seat.serving()) is not None and consumer_group.cursor_write is None:
+    elif (served := consumer_group.serving) is not None and consumer_group.cursor_write is None:
         operations.take_up(served, record, revision)
     operations.go_on(seat)
     questions.answer(seat)
@@ -151,7 +150,7 @@ def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWr
         consumer_group.cursor_revision = max(consumer_group.cursor_revision, event.revision)
     if consumer_group.writing is not None:
         operations.on_written(seat, written.record, event.outcome, event.revision)
-    elif (served := seat.serving()) is not None:
+    elif (served := consumer_group.serving) is not None:
         cursor_notes.on_written(served, written.record, event.outcome, event.revision)
     else:
         crossing.on_written(seat, event.outcome)
@@ -313,7 +312,7 @@ def _refuse_all(seat: Seat, segment: Segment) -> None:
         tell(seat.broker, consumer, SubscriptionRefused(error, segment.no, segment.server.broker))
     consumer_group.consumers = []
     consumer_group.dispatcher.end_grant()
-    consumer_group.keyed = None  # that server continues with its dead letters
+    consumer_group.served = None  # that server continues with its dead letters
     consumer_group.passes_alone = False
     if seat.broker.directory.is_replaced(segment.server):
         # no client does, because the broker is there, with another disk

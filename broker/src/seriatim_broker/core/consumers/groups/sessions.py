@@ -13,12 +13,12 @@ from typing import Final
 from seriatim_api import errors
 
 from ...state.broker import BrokerState
+from ...state.consumers import KeyedServed, Seat
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
 from ...values.effects import Revoked
 from ...values.kinds import TimerKind
-from ..cursors.consumer_group import tell
-from ..cursors.served import KeyedServed, Seat, serving_of
+from ..cursors.consumer_group import serving_of, tell
 from ..exclusive import assignment
 from . import subscriptions
 
@@ -29,7 +29,7 @@ heartbeats that came meanwhile."""
 
 def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """Check whether a consumer that is given messages is silent, as long as there is another one."""
-    served = serving_of(broker, partition, partition.consumer_groups.get(group))
+    served = serving_of(partition, group)
     if served is None or len(served.group.consumers) < 2:
         return
     active, consumers = served.dispatcher.active, list(served.group.consumers)
@@ -62,4 +62,4 @@ def _give_way(seat: Seat, silent: Consumer) -> None:
             )
         ),
     )
-    subscriptions.leave(seat.broker, seat.partition, silent.stream, silent.subscription)
+    subscriptions.leave(seat.partition, silent.stream, silent.subscription)

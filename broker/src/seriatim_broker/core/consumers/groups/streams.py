@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ...state.broker import BrokerState
+from ...state.consumers import Seat
 from ...state.partition import Partition, Partitions
 from ...values.effects import Deliver, Pong
 from ...values.events import ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, ConsumerPing
 from ..cursors.consumer_group import consumer_group_with
-from ..cursors.served import Seat
 from . import progress, subscriptions
 from .subscriptions import is_served
 
@@ -31,7 +31,7 @@ def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) 
     subscribed_to = broker.streams.subscriptions.get(event.stream, {}).pop(event.subscription, None)
     partition = partitions.get(subscribed_to) if subscribed_to is not None else None
     if partition is not None:
-        subscriptions.leave(broker, partition, event.stream, event.subscription)
+        subscriptions.leave(partition, event.stream, event.subscription)
     return partition
 
 
@@ -56,7 +56,7 @@ def on_credit(broker: BrokerState, partitions: Partitions, event: ConsumerCredit
         for partition in dict.fromkeys(streams.subscriptions.get(event.stream, {}).values()):
             known = partitions.get(partition)
             if known is not None:
-                progress.pump_all(broker, known)
+                progress.pump_all(known)
 
 
 def on_ping(broker: BrokerState, partitions: Partitions, event: ConsumerPing) -> None:
@@ -89,7 +89,7 @@ def on_gone(broker: BrokerState, partitions: Partitions, event: ConsumerGone) ->
     for partition in dict.fromkeys(broker.streams.subscriptions.pop(event.stream, {}).values()):
         known = partitions.get(partition)
         if known is not None:
-            subscriptions.leave(broker, known, event.stream, None)
+            subscriptions.leave(known, event.stream, None)
             left.append(known)
     broker.streams.credits.pop(event.stream, None)
     broker.streams.heard.pop(event.stream, None)

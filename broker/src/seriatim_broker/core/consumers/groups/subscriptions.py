@@ -8,7 +8,7 @@ from seriatim_api import errors
 
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import Beginning, ConsumerGroupPhase
+from ...state.consumers import Beginning, ConsumerGroupPhase, KeyedServed, Seat, Served
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
 from ...values.effects import Revoked, SubscriptionRefused
@@ -19,7 +19,6 @@ from ...values.positions import Place, end_of_drops
 from ..cursors import control_records
 from ..cursors.consumer_group import consumer_group_of, forget_if_unused, tell
 from ..cursors.gap_reports import lost_since, tell_lost, tell_noted_drop
-from ..cursors.served import KeyedServed, Seat, Served, served_of, serving_of
 from ..exclusive import activation, assignment
 from ..keyed import grants, handoff, outcomes
 
@@ -35,7 +34,7 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
     for consumer in consumer_group.consumers:
         if consumer.name == event.consumer:  # it came back before this broker noticed the end of its old stream
             tell(broker, consumer, Revoked(errors.NotActiveError("the consumer has joined again on another stream")))
-            leave(broker, partition, consumer.stream, consumer.subscription)
+            leave(partition, consumer.stream, consumer.subscription)
             consumer_group = consumer_group_of(broker, partition, event.consumer_group, begins)
             break
     consumer = Consumer(event)
@@ -45,7 +44,7 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
         return
     is_first = not consumer_group.consumers
     consumer_group.consumers.append(consumer)
-    served = serving_of(broker, partition, consumer_group)
+    served = consumer_group.serving
     if served is None:
         return
     if is_first:
@@ -141,19 +140,18 @@ def _welcome(served: KeyedServed, consumer: Consumer) -> None:
       2. Its cursor is moved to segment 3, and says that messages are gone from 1:0 on.
       3. A consumer joins. The record still begins with segment 1, so only the loss of that segment is reported.
     """
-    consumer_group = served.group
     outcomes.join(served, consumer)
-    for place in lost_since(served.chain, consumer_group):
+    for place in lost_since(served.chain, served):
         tell_lost(served.broker, consumer, place)
     end = end_of_drops(served.chain)
     if end.segment_no >= served.segment.no:  # what is dropped above the floor is reported next
         end = Place(served.segment.no, min(served.log.start, served.ledger.acked))
     tell_noted_drop(served, consumer, end)
-    if len(consumer_group.consumers) > 1:
+    if len(served.group.consumers) > 1:
         served.poll(served.broker.config.session_poll_us, TimerKind.SESSION)
 
 
-def leave(broker: BrokerState, partition: Partition, stream: int, subscription: int | None) -> None:
+def leave(partition: Partition, stream: int, subscription: int | None) -> None:
     """A subscription is gone. If its consumer was active, the next standby becomes active.
 
     If `subscription` is None, all subscriptions of the stream are gone.
@@ -167,13 +165,13 @@ def leave(broker: BrokerState, partition: Partition, stream: int, subscription: 
         if not gone:
             continue
         consumer_group.consumers = [consumer for consumer in consumer_group.consumers if consumer not in gone]
-        served = served_of(broker, partition, consumer_group)
+        served = consumer_group.served
         if isinstance(served, KeyedServed):
             outcomes.leave(served, gone)
             handoff.on_left(served, gone)
         elif served is not None:
             _leave_exclusive(served, gone)
-        if consumer_group.keyed is None and any(consumer.was_active for consumer in gone):
+        if not isinstance(served, KeyedServed) and any(consumer.was_active for consumer in gone):
             for consumer in consumer_group.consumers:
                 consumer.was_standby = False  # no consumer waits for it
         forget_if_unused(partition, consumer_group)

@@ -6,7 +6,8 @@ from seriatim_api.ids import make_offset
 
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroupPhase
+from ...state.consumers import ConsumerGroupPhase, Seat
+from ...state.ledger import Ledger
 from ...state.partition import Partition
 from ...values.chain import Chain
 from ...values.events import CursorRecord, PassConsumerGroup
@@ -18,7 +19,6 @@ from ...values.positions import position_of
 from ...values.segment import Segment, SegmentState
 from ..cursors import crossing, gap_reports
 from ..cursors.consumer_group import consumer_group_of
-from ..cursors.served import Seat
 from . import questions
 
 
@@ -62,23 +62,23 @@ def pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord)
     Otherwise a consumer group that has no consumers any more would keep every later segment in the record.
     """
     broker, partition = seat.broker, seat.partition
-    ledger = seat.group.ledger
-    if not seat.has_right():
+    if not right.has_right(seat):
         seat.poll(broker.config.heartbeat_us, TimerKind.CURSOR)
         return
     cursor = partition.cursor_in(segment.no, seat.group.name)
     known = cursor is not None and cursor.group_epoch == record.group_epoch
-    ledger.acked = ledger.safe_acked = cursor.acked if cursor is not None and known else record.start_index
+    acked = cursor.acked if cursor is not None and known else record.start_index
+    ledger = Ledger(acked, safe_acked=acked)
     ledger.take_up_dropped(record)
-    lost = gap_reports.lost_before(chain, seat.group)
+    lost = gap_reports.lost_before(chain, segment.no, acked)
     oldest = chain.segment(lost[0]) if lost else None
     if oldest is not None and oldest.base is not None and not ledger.dropped_from:
         ledger.dropped_from, ledger.dropped_position = make_offset(oldest.no, 0), oldest.base
     listed = _oldest_listed(cursor if known else None, record)
-    if listed and ledger.acked < (segment.sealed_len or 0):
+    if listed and acked < (segment.sealed_len or 0):
         # Keys may be set aside before older messages are done with. Without it: 1. 1:28 is granted. 2. 1:31 is set
         # aside. 3. Retention drops both, and consumers are notified of 1:31 only.
-        listed = min(listed, make_offset(segment.no, ledger.acked))
+        listed = min(listed, make_offset(segment.no, acked))
     if listed and (not ledger.dropped_from or listed < ledger.dropped_from):
         ledger.dropped_from, ledger.dropped_position = listed, position_of(chain, listed)
     if not partition.revision:
@@ -90,7 +90,7 @@ def pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord)
         seat.group.name, {}
     )
     following = crossing.next_no(partition, segment.no)
-    crossing.move_on(seat, following, new_epoch=has_numbers, chain_revision=partition.revision)
+    crossing.move_on(seat, ledger, following, new_epoch=has_numbers, chain_revision=partition.revision)
 
 
 def _oldest_listed(known: CursorState | None, record: CursorRecord) -> int:

@@ -26,7 +26,9 @@ from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_producer
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import name_to_text
 
+from ...peers import right
 from ...state.broker import BrokerState
+from ...state.consumers import KeyedServed
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.forwarder import FORWARDS_MAX, Forward
 from ...state.keyed.key import Key
@@ -36,7 +38,7 @@ from ...values.events import DeadLetterRead, ForwardsDone
 from ...values.keyed import DeadLetter, producer_epoch_of, term_of_number
 from ...values.kinds import ReadKind, TimerKind
 from ..cursors import control_records
-from ..cursors.served import KeyedServed, keyed_of
+from ..cursors.consumer_group import keyed_of
 from . import earlier_messages
 
 SEND_BYTES_MAX: Final = 2 << 20
@@ -78,7 +80,7 @@ def go_on(served: KeyedServed) -> None:
         return
     if not served.is_serving or keyed.handoff.frozen is not None:
         return  # while the state of the keys is handed over, nothing of it changes
-    if not served.has_right():
+    if not right.has_right(served):
         return
     _take_up(keyed)
     _read(served)
@@ -180,7 +182,7 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
 
     Only what can be sent gets a number. Without it: a message that cannot be read would hold up all later numbers.
     """
-    served = keyed_of(broker, partition, partition.consumer_groups.get(group))
+    served = keyed_of(partition, group)
     forward = _reading(served.keyed, event.serial) if served is not None else None
     if served is None or forward is None:
         return
@@ -298,7 +300,7 @@ def _ready(served: KeyedServed) -> list[Forward]:
     return ready
 
 
-def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> None:
+def on_done(partition: Partition, event: ForwardsDone) -> None:
     """The master of the dead-letter topic has answered, or there is no answer: pass what is stored.
 
     Rule `passed-is-stored` (J4): a message is passed only when its dead letter is stored on every member of the
@@ -311,7 +313,7 @@ def on_done(broker: BrokerState, partition: Partition, event: ForwardsDone) -> N
       2. A consumer fails on k:9, and it is to be forwarded too.
       3. The answer says that number 7 is stored. k:9 is passed, and in no topic.
     """
-    served = keyed_of(broker, partition, partition.consumer_groups.get(event.consumer_group))
+    served = keyed_of(partition, event.consumer_group)
     if served is None or not served.keyed.forwarder.sending or served.keyed.forwarder.sending != event.serial:
         return
     keyed = served.keyed

@@ -13,6 +13,7 @@ from seriatim_api.dead_letters import DeadLetterOrigin
 from seriatim_api.ids import MemberId, make_offset, split_offset
 
 from ...peers import disks
+from ...state.consumers import KeyedServed
 from ...state.keyed import frames
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.grants import Fetch
@@ -20,7 +21,6 @@ from ...state.partition import Partition
 from ...values.effects import ReadDeadLetter, ReadRows
 from ...values.kinds import TimerKind
 from ...values.messages import CopyAnswer, CopyRequest
-from ..cursors.served import KeyedServed
 
 ANSWER_US: Final = 500_000
 """A member that did not answer for this long is passed over."""

@@ -16,6 +16,7 @@ from seriatim_api.key_names import KEY_BYTES_MAX, name_of_key, name_of_offset, n
 from ...copies import producer_tables
 from ...peers import right
 from ...state.broker import BrokerState
+from ...state.consumers import KeyedServed, Seat
 from ...state.dispatcher import Consumer
 from ...state.keyed import frames, room
 from ...state.keyed.dispatcher import KeyedDispatcher
@@ -31,9 +32,8 @@ from ...values.messages import CopyAnswer
 from ...values.positions import Place, end_of_gone, position_of
 from ...values.segment import SegmentState
 from ..cursors import control_records
-from ..cursors.consumer_group import is_for_others, tell
+from ..cursors.consumer_group import is_for_others, keyed_of, tell
 from ..cursors.gap_reports import GoneBudget, tell_dropped, tell_lost
-from ..cursors.served import KeyedServed, Seat, keyed_of
 from . import dead_letters, earlier_messages
 
 DELAY_STEP_US: Final = 5_000
@@ -158,7 +158,7 @@ def _read(served: KeyedServed) -> None:
         return  # enough is ready for each of them
     if (keyed.lists.is_full_of(config) or room.is_short(keyed, config)) and not _make_room(served):
         return
-    if not served.has_right():
+    if not right.has_right(served):
         return
     keyed.reading = served.broker.new_serial()
     served.broker.reads[keyed.reading] = (
@@ -236,7 +236,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
 
     All that was read is reserved, so that it can be granted; see rule `reservations` in `exclusive.delivery`.
     """
-    served = keyed_of(broker, partition, partition.consumer_groups.get(group))
+    served = keyed_of(partition, group)
     if served is None or served.keyed.reading != event.serial:
         return
     keyed, segment = served.keyed, served.segment
@@ -319,7 +319,7 @@ def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget | None)
     if not waiting:
         keyed.grants.is_sated = True
         return
-    if not served.has_right():
+    if not right.has_right(served):
         return
     count = broker.streams.tokens - served.group.tokens_from
     if count >= broker.config.term_tokens_max:  # few tokens of the term are left, so the server takes the next term
@@ -561,8 +561,8 @@ def _first_messages(keyed: KeyedDispatcher, key: Key, count: int, below: int) ->
 def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyAnswer) -> None:
     """Another member sent messages of an earlier segment, or has none."""
     for consumer_group in list(partition.consumer_groups.values()):
-        served = keyed_of(broker, partition, consumer_group)
-        if served is None or not served.keyed.grants.fetches:
+        served = consumer_group.served
+        if not isinstance(served, KeyedServed) or not served.keyed.grants.fetches:
             continue
         for serial in earlier_messages.on_answer(served, sender, message):
             _give_back(served, serial)
@@ -588,7 +588,7 @@ def _give_back(served: KeyedServed, serial: int) -> None:
 
 def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: RowsRead) -> None:
     """The values of granted messages were read: deliver them, if the grants still stand."""
-    served = keyed_of(broker, partition, partition.consumer_groups.get(group))
+    served = keyed_of(partition, group)
     if served is None or event.serial not in served.keyed.grants.reads:
         return
     keyed, is_at_most_once = served.keyed, served.cursor.at_most_once
@@ -610,13 +610,13 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
         return
     elif not is_whole:  # the body has the messages of all these grants, so it counts only if all of them do
         _take_back(keyed, frame)
-    elif is_at_most_once and not served.has_right():
+    elif is_at_most_once and not right.has_right(served):
         _take_back(keyed, frame)
         served.retry_in(broker.config.retry_us)
         return
     elif consumer.demand < len(frame.offsets):  # it asks for fewer by now, and would hold up the keys
         _take_back(keyed, frame)
-    elif not served.has_right():  # it mostly comes back within milliseconds, so keep what was read
+    elif not right.has_right(served):  # it mostly comes back within milliseconds, so keep what was read
         consumer.read_serial = event.serial
         keyed.grants.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
         served.retry_in(broker.config.retry_us)
@@ -687,7 +687,7 @@ def _acknowledge_first(served: KeyedServed, unsent: Unsent) -> None:
 
 def on_durable(served: KeyedServed, serial: int) -> None:
     """Every eligible member has a control record: what it acknowledges of an at-most-once group may be given."""
-    for unsent in served.group.keyed.grants.unsent if served.group.keyed is not None else ():
+    for unsent in served.keyed.grants.unsent:
         unsent.is_durable = unsent.is_durable or unsent.serial <= serial
 
 
@@ -701,7 +701,7 @@ def _give_durable(served: KeyedServed) -> None:
     keyed = served.keyed
     if not any(unsent.is_durable for unsent in keyed.grants.unsent):
         return
-    if not served.has_right():
+    if not right.has_right(served):
         return
     waiting, keyed.grants.unsent = keyed.grants.unsent, []
     for unsent in waiting:

@@ -22,7 +22,7 @@ from seriatim_api.ids import MemberId
 
 from ...peers import right, updates
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, Handing
+from ...state.consumers import ConsumerGroup, Handing, KeyedServed, Seat
 from ...state.dispatcher import Consumer
 from ...state.keyed import room
 from ...state.keyed import rows as keyed_rows
@@ -35,8 +35,7 @@ from ...values.messages import HandOver, HandOverKept
 from ...values.segment import Segment, SegmentState
 from ...values.states import put
 from ..cursors import control_records, crossing
-from ..cursors.consumer_group import unanswered
-from ..cursors.served import KeyedServed, Seat, keyed_of
+from ..cursors.consumer_group import keyed_of
 from . import outcomes
 
 RESEND_US = 200_000
@@ -105,7 +104,7 @@ def hand_off_if_done(served: KeyedServed) -> None:
         control_records.replicate(served)
     if served.ledger.replications:
         return  # what is acknowledged must be durable first; then this is called again
-    if not served.has_right():
+    if not right.has_right(served):
         return
     if keyed.handoff.outgoing is None or _is_for_another(served.partition, keyed.handoff.outgoing):
         _make(served)
@@ -205,15 +204,13 @@ def _move(served: KeyedServed, handing: OutgoingHandoff) -> None:
     crossing.move_to(served, handing, record, partition.revision)
 
 
-def is_still_served(consumer_group: ConsumerGroup, record: CursorRecord, segment: Segment) -> bool:
+def is_still_served(served: KeyedServed, record: CursorRecord, segment: Segment) -> bool:
     """Whether the cursor did not move, and this member still serves what it froze, in the same server epoch."""
-    keyed = consumer_group.keyed
-    handing = keyed.handoff.outgoing if keyed is not None else None
+    handing = served.keyed.handoff.outgoing
     return (
-        keyed is not None
-        and handing is not None
-        and (record.segment_no, record.group_epoch) == (keyed.segment_no, handing.handoff.group_epoch)
-        and segment.server_epoch == consumer_group.server_epoch
+        handing is not None
+        and (record.segment_no, record.group_epoch) == (served.keyed.segment_no, handing.handoff.group_epoch)
+        and segment.server_epoch == served.group.server_epoch
     )
 
 
@@ -222,20 +219,19 @@ def repeat_move(seat: Seat, record: CursorRecord | None) -> bool:
 
     Returns whether the answer to that transaction is waited for now. See rule `unknown-is-repeated`.
     """
-    keyed, sent = seat.group.keyed, unanswered(seat.group)
-    if keyed is None or keyed.handoff.outgoing is None or sent is None or seat.group.cursor_write is not None:
+    handing = seat.group.outgoing
+    if handing is None or handing.sent is None or seat.group.cursor_write is not None:
         return False
     if record is not None and was_carried_out(seat.group, record):
-        keyed.handoff.outgoing.sent = None
+        handing.sent = None
         return False
-    crossing.write_move(seat, sent)
+    crossing.write_move(seat, handing.sent)
     return True
 
 
 def was_carried_out(consumer_group: ConsumerGroup, record: CursorRecord) -> bool:
     """Whether the cursor has moved with the handoff of this member, although the transaction had no answer."""
-    keyed = consumer_group.keyed
-    handing = keyed.handoff.outgoing if keyed is not None else None
+    handing = consumer_group.outgoing
     return handing is not None and (record.segment_no, record.group_epoch, record.handoff) == (
         handing.handoff.segment_no,
         handing.handoff.group_epoch,
@@ -253,7 +249,7 @@ def on_kept(broker: BrokerState, partition: Partition, sender: MemberId, message
     if handing is not None and _names(handing.handoff, message) and sender in handing.waiting:
         del handing.waiting[sender]
         _answer_if_kept(broker, partition, handing)
-    served = keyed_of(broker, partition, partition.consumer_groups.get(message.consumer_group))
+    served = keyed_of(partition, message.consumer_group)
     handed = served.keyed.handoff.outgoing if served is not None else None
     if served is None or handed is None or not _names(handed.handoff, message) or sender != handed.to:
         return

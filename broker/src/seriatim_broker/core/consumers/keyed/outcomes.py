@@ -18,7 +18,7 @@ from seriatim_api.ids import make_offset
 from seriatim_api.key_names import name_to_text
 
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup
+from ...state.consumers import ConsumerGroup, KeyedServed
 from ...state.dispatcher import Consumer
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.grants import Grant
@@ -29,7 +29,6 @@ from ...values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, Consu
 from ...values.keyed import Exhausted
 from ..cursors import control_records
 from ..cursors.consumer_group import tell
-from ..cursors.served import KeyedServed, keyed_of
 from . import dead_letters, grants
 
 FROZEN_MAX = 10_000
@@ -52,7 +51,7 @@ def join(served: KeyedServed, consumer: Consumer) -> None:
     consumer.grant_ms = cursor.retry.grant_ms
     consumer.reported_gaps = ()
     joined = Joined(
-        True, consumer_group.segment_no, consumer_group.ledger.acked, 0, consumer_group.group_epoch,
+        True, consumer_group.segment_no, served.ledger.acked, 0, consumer_group.group_epoch,
         consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
         cursor.at_most_once,
     )  # fmt: skip
@@ -64,16 +63,14 @@ def claim(served: KeyedServed, consumer: Consumer) -> None:
     served.keyed.attach(consumer, served.broker.now.mono_us + CLAIM_US)
 
 
-def _served(
-    broker: BrokerState, partition: Partition, stream: int, subscription: int
-) -> tuple[KeyedServed, Consumer] | None:
+def _served(partition: Partition, stream: int, subscription: int) -> tuple[KeyedServed, Consumer] | None:
     for consumer_group in partition.consumer_groups.values():
-        if consumer_group.keyed is None:
+        served = consumer_group.served
+        if not isinstance(served, KeyedServed):
             continue
         for consumer in consumer_group.consumers:
             if (consumer.stream, consumer.subscription) == (stream, subscription):
-                served = keyed_of(broker, partition, consumer_group)
-                return (served, consumer) if served is not None else None
+                return served, consumer
     return None
 
 
@@ -140,7 +137,7 @@ def thaw(served: KeyedServed) -> None:
 
 def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> None:
     """A consumer acknowledges messages. Those of one grant come in their order; a later one does not count."""
-    found = _served(broker, partition, event.stream, event.subscription)
+    found = _served(partition, event.stream, event.subscription)
     if found is None:
         return
     served, consumer = found
@@ -211,7 +208,7 @@ def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> N
       1. A consumer fails on k:5, and k:6 is granted while the delay of k:5 runs.
       2. k:6 is worked on before k:5.
     """
-    found = _served(broker, partition, event.stream, event.subscription)
+    found = _served(partition, event.stream, event.subscription)
     if found is None:
         return
     served, consumer = found
@@ -272,7 +269,7 @@ def _may_park(served: KeyedServed) -> bool:
 
 def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:
     """A consumer moves the deadlines of grants. With a time of 0 it gives them back: they end now."""
-    found = _served(broker, partition, event.stream, event.subscription)
+    found = _served(partition, event.stream, event.subscription)
     if found is None:
         return
     served, consumer = found
@@ -306,9 +303,8 @@ def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) 
     if consumer.is_on_demand:
         consumer.demand = event.messages
         consumer.run_max = event.run_max or consumer.run_max
-        served = keyed_of(broker, partition, consumer_group)
-        if served is not None:
-            grants.go_on(served)
+        if isinstance(consumer_group.served, KeyedServed):
+            grants.go_on(consumer_group.served)
 
 
 def _asked(partition: Partition, stream: int, subscription: int) -> tuple[ConsumerGroup, Consumer] | None:

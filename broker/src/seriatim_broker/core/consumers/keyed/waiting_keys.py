@@ -28,8 +28,9 @@ from seriatim_api import errors
 from seriatim_api.ids import format_offset
 from seriatim_api.key_names import name_to_text
 
+from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroupPhase, KeyRequest
+from ...state.consumers import ConsumerGroupPhase, KeyedServed, KeyRequest, Seat
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.key import Key
 from ...state.partition import Partition
@@ -39,7 +40,6 @@ from ...values.keyed import KeyOperation, KeyPhase, SeenKey, WaitingKey
 from ...values.kinds import TimerKind
 from ..cursors import control_records
 from ..cursors.consumer_group import consumer_group_of, forget_if_unused
-from ..cursors.served import KeyedServed, Seat, keyed_of
 from . import dead_letters
 
 REQUESTS_MAX = 64
@@ -70,7 +70,7 @@ def ask(broker: BrokerState, partition: Partition, event: ListKeys | OperateKeys
     if is_new:
         return
     seat = Seat(broker, partition, consumer_group)
-    served = seat.serving()
+    served = consumer_group.serving
     if consumer_group.phase is ConsumerGroupPhase.LOADING:
         partition.read_chain(broker)
         seat.read_cursor()
@@ -95,9 +95,8 @@ def on_due(broker: BrokerState, partition: Partition, group: str) -> None:
                 text += ", so it is not known whether the keys were changed: a repeated request changes them once"
             _emit(broker, request.event, errors.DeadlineExceededError(text))
     if consumer_group.key_requests:
-        served = keyed_of(broker, partition, consumer_group)
-        if served is not None:
-            go_on(served)
+        if isinstance(consumer_group.served, KeyedServed):
+            go_on(consumer_group.served)
         broker.poll(RETRY_US, TimerKind.WAITING_KEYS, partition.id, group)
     forget_if_unused(partition, consumer_group)
 
@@ -124,7 +123,7 @@ def go_on(served: KeyedServed) -> None:
         return
     if keyed.handoff.frozen is not None:
         return  # rule `frozen-waits`: the state of the keys is handed over, or is not begun here
-    if not served.has_right():
+    if not right.has_right(served):
         return
     if len(waiting) > AT_ONCE_MAX:
         served.go_on_next_step(TimerKind.WAITING_KEYS)
