@@ -112,13 +112,10 @@ class ProducerTables:
         if found == expected:
             return
         at_most = self._last_batches(chain, with_lost=True)  # a table may be older than the gap
-        is_merged = any(began_incomplete(seen, chain, no) for no in range(1, chain.open_segment.no))
         for producer in {**found, **at_most}:
             rank = found.get(producer, _NO_BATCH)
-            # An unsettled segment keeps its table. If a later segment has forgotten the producer meanwhile, the merge
-            # of both tables knows what the producer had sent to the unsettled one.
-            is_forgotten = producer not in found or (is_merged and rank < expected.get(producer, _NO_BATCH))
-            if is_forgotten and self._may_be_forgotten(chain.partition, producer):
+            is_older = rank < expected.get(producer, _NO_BATCH)
+            if is_older and rank in self._known_of_forgotten(chain, producer):
                 seen.excuse(Excuse.PRODUCER_FORGOTTEN)
                 continue
             behind = self._last_batches(chain, with_lost=False, behind=lost_below(seen, chain))
@@ -165,6 +162,22 @@ class ProducerTables:
             self._seen.states.add("producer forgotten")
         return is_gone
 
+    def _known_of_forgotten(self, chain: Chain, producer: bytes) -> set[tuple[int, int]]:
+        """What a table may know of a producer that may be forgotten, as epoch and last sequence: no batch, usually.
+
+        A segment that begins with an incomplete table may forget the producer, while the tables before it stay as they
+        are. The merge of these tables knows the producer's last batch before that segment.
+        """
+        if not self._may_be_forgotten(chain.partition, producer):
+            return set()
+        sent = [
+            (header.segment, (header.producer_epoch, header.last_sequence))
+            for header in (batch.header for batch in self._heard[chain.partition][producer])
+            if not self._is_cut(chain.partition, header.segment, header.base_index)
+        ]
+        begun = [no for no in range(1, chain.open_segment.no + 1) if began_incomplete(self._seen, chain, no)]
+        return {_NO_BATCH, *(max((rank for at, rank in sent if at < no), default=_NO_BATCH) for no in begun)}
+
     def _is_cut(self, partition: PartitionId, segment_no: int, index: int) -> bool:
         """Whether the batch at that index is above the length of its segment."""
         sealed = self._seen.sealed.get((partition, segment_no))
@@ -176,7 +189,9 @@ class ProducerTables:
             return
         seen = self._seen
         producer = bytes.fromhex(error.details.get("producer", ""))
-        if any(self._may_be_forgotten(partition, producer) for partition in self._heard):
+        last_sequence = int(error.details.get("expected", "0")) - 1
+        chains = [known[-1] for known in seen.history.values()]
+        if any(last_sequence == known for chain in chains for _, known in self._known_of_forgotten(chain, producer)):
             seen.states.add("forgotten producer reported")
             seen.excuse(Excuse.PRODUCER_FORGOTTEN)
             return

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from seriatim_api.batch import BatchHeader, make_header, parse_header, place
+from seriatim_api.errors import SequenceGapError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values.config import BrokerConfig
@@ -20,7 +21,7 @@ from seriatim_broker.core.values.log import (
     PutPreparation,
     PutSegment,
 )
-from seriatim_broker.core.values.producers import ProducerTable, pack_table
+from seriatim_broker.core.values.producers import ProducerTable, merge, pack_table
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
 from sim.basics.interfaces import checksum
@@ -94,13 +95,43 @@ class Partition:
 
     def switch(self) -> None:
         """Seal the segment, and open the next one with the table."""
-        seal = chains.Seal(self.tail, self.last_checksum, A, MEMBERS, None, (), self.tail)
+        seal = self._seal()
+        opening = self._next()
+        self._become(chains.seal_and_open(self.chain, seal, opening, 0, 1), opening)
+
+    def open_over(self) -> Callable[[], None]:
+        """Open the next segment without a table; the call that is returned settles this one, and merges both tables."""
+        seal, no, before = self._seal(), self.no, self.table
+        self.table = ProducerTable(limit=FULL)
+        opening = self._next(incomplete=True)
+        for slot in self.slots.values():
+            slot.process.run = 2
+        self._become(chains.open_over(self.chain, opening, 0), opening)
+
+        def settle() -> None:
+            self._become(chains.settle(self.chain, no, seal))
+            self.table = merge([before, self.table])
+
+        return settle
+
+    def _seal(self) -> chains.Seal:
+        return chains.Seal(self.tail, self.last_checksum, A, MEMBERS, None, (), self.tail)
+
+    def _next(self, *, incomplete: bool = False) -> chains.Opening:
         self.no, self.tail, self.last_checksum = self.no + 1, 0, 0
-        opening = self._prepared()
-        before = self.chain
-        self.chain = chains.seal_and_open(before, seal, opening, 0, 1)
-        self._opened(opening)
-        self.judge.chain_written("a-0", before, self.chain, None)
+        return self._prepared(incomplete=incomplete)
+
+    def _become(self, after: chains.Chain, opening: chains.Opening | None = None) -> None:
+        """The chain record is written; with `opening`, it opens a segment."""
+        before, self.chain = self.chain, after
+        if opening is not None:
+            self._opened(opening)
+        self.judge.chain_written("a-0", before, after, before.open_segment.master_run_id)
+
+    def refuse(self, name: str, expected: int) -> None:
+        """A broker refuses a batch of a producer, because it expects another sequence."""
+        producer = name.encode().ljust(16).hex()
+        self.judge.denied("a-0", 1, SequenceGapError("a gap", expected=expected, producer=producer))
 
     def change(self, changed: Callable[[dict[bytes, bytes]], None]) -> None:
         """The table becomes another one."""
@@ -108,18 +139,19 @@ class Partition:
         changed(windows)
         self.table = ProducerTable(pack_table(windows), limit=FULL)
 
-    def _prepared(self) -> chains.Opening:
+    def _prepared(self, *, incomplete: bool = False) -> chains.Opening:
         table, blocks = self.table.at_rest(), {block.id: block for block in self.table.blocks}
         self.table = ProducerTable(table, (), blocks, FULL)
         attempt = bytes([self.no])
         for block in blocks.values():
             self._write(PutBlock(ONE, block.id, block.data))
-        prepared = Preparation(self.no, attempt, MEMBERS, True, False, table, None, 1, producers_max=FULL)
+        prepared = Preparation(self.no, attempt, MEMBERS, True, incomplete, table, None, 1, producers_max=FULL)
         self._write(PutPreparation(ONE, prepared))
-        return chains.Opening(attempt, "gh"[self.no % 2], MEMBERS, 1, False, producers_max=FULL)
+        return chains.Opening(attempt, "gh"[self.no % 2], MEMBERS, 1, incomplete, producers_max=FULL)
 
     def _opened(self, opening: chains.Opening) -> None:
-        record = LocalSegment(self.no, opening.switch_attempt, MEMBERS, True, False, producers_max=FULL)
+        incomplete = opening.incomplete_table
+        record = LocalSegment(self.no, opening.switch_attempt, MEMBERS, True, incomplete, producers_max=FULL)
         self._write(PutSegment(ONE, record))
 
     def _write(self, write: Any, wall_ms: int | None = None) -> None:
@@ -169,5 +201,40 @@ def test_producer_that_should_be_gone_is_a_fault() -> None:
 def test_forgotten_producer_may_be_told_so_and_others_may_not() -> None:
     partition = _filled()
     partition.append("new", LONG_US)
-    for name, is_forgotten in (("p0", True), ("p1", False)):
-        assert partition.judge.rules.tables._may_be_forgotten(ONE, name.encode().ljust(16)) == is_forgotten
+    partition.refuse("p0", expected=0)
+    for name, expected in (("p1", 0), ("p0", 1)):
+        with pytest.raises(Violation, match="GAP"):
+            partition.refuse(name, expected)
+
+
+def _brought_back() -> Partition:
+    """Producer p0 sends to a segment that is opened over, and to the next one, which forgets it. Both tables merge."""
+    partition = _filled()
+    settle = partition.open_over()
+    partition.append("p0")
+    for number in range(FULL):
+        partition.append(f"q{number}", LONG_US)
+    assert partition.table.last(b"p0".ljust(16)) is None
+    settle()
+    return partition
+
+
+def test_merged_table_may_know_of_a_forgotten_producer_what_one_part_knew() -> None:
+    partition = _brought_back()
+    partition.switch()
+    partition.refuse("p0", expected=1)
+    for expected in (2, 3):
+        with pytest.raises(Violation, match="GAP"):
+            partition.refuse("p0", expected)
+
+
+def test_merged_table_that_knows_what_no_part_knew_is_a_fault() -> None:
+    partition = _brought_back()
+    partition.append("p0", LONG_US)
+    known = dict(partition.table.items())[b"p0".ljust(16)]
+    partition.append("p0")
+    for number in range(FULL + 1):
+        partition.append(f"r{number}", LONG_US)
+    partition.change(lambda windows: windows.__setitem__(b"p0".ljust(16), known))
+    with pytest.raises(Violation, match="TABLE"):
+        partition.switch()

@@ -241,6 +241,16 @@ def test_an_unknown_producer_begins_at_sequence_0_where_the_table_is_complete() 
     assert isinstance(bench.refusal(7, starts=True), errors.SequenceGapError)
 
 
+def test_refused_sequence_says_what_is_expected_of_which_producer() -> None:
+    bench = opened_master()
+    unknown = bench.refusal(7, starts=True)
+    bench.append(0, 2, run=2, starts=True)
+    known = bench.refusal(5, run=3, starts=True)
+    assert [error.details for error in (unknown, known)] == [
+        {"expected": expected, "producer": PRODUCER.hex()} for expected in ("0", "2")
+    ]
+
+
 def _incomplete() -> Bench:
     bench = Bench()
     bench.open(unsettled_chain(first_chain((M10, M01)), members=(bench.member, M01)))

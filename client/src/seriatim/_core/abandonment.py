@@ -74,8 +74,9 @@ def give_up_overdue(queue: BatchQueue, now_us: int, timeout_ms: int, effects: li
 def answer_gap(queue: BatchQueue, error: ReplyError, effects: list[Effect]) -> None:
     """Answer a sequence gap at the first batch of a producer run: the broker no longer knows our last batch.
 
-    This happens after 7 idle days, or after a switch if the ack level promises nothing. If no batch is doubtful, all
-    get new numbers in the next producer epoch. Otherwise the doubtful ones are given up as unknown.
+    This happens if enough other producers have sent since, or after a switch if the ack level promises nothing. If no
+    batch is doubtful, all get new numbers in the next producer epoch. Otherwise the doubtful ones are given up as
+    unknown.
     """
     first = queue.batches[0]
     if first.doubtful or first.base_sequence == 0:

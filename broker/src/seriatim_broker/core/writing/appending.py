@@ -352,7 +352,9 @@ def _sequence_refusal(
     expected = last.last_sequence + 1
     if header.base_sequence > expected:
         return errors.SequenceGapError(
-            f"sequence {header.base_sequence} does not follow {last.last_sequence}", expected=expected
+            f"sequence {header.base_sequence} does not follow {last.last_sequence}",
+            expected=expected,
+            producer=header.producer.hex(),
         )
     if header.base_sequence < expected:
         if log.live_table.find(header) is None:
