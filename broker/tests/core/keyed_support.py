@@ -80,7 +80,7 @@ class KeyedServing(Serving):
                 [key.name for key in keyed.line.keys.values() if is_so(key)] for is_so in (is_delayed, has_list)
             )
             assert (keyed.line.delayed_count, keyed.lists.key_count) == (len(delayed), len(lists))
-            assert keyed.lists.waiting_bytes == sum(len(name) + RECORD_BYTES for name in (*delayed, *lists, *lists))
+            assert keyed.line.waiting_bytes == sum(len(name) + RECORD_BYTES for name in (*delayed, *lists, *lists))
             assert len(keyed.line.delayed) >= keyed.line.delayed_count
             for key in keyed.line.keys.values():  # its state is that of its first message, in one place
                 assert not (key.live and key.aside), "only the list keeps the order of a key that has one"

@@ -368,12 +368,12 @@ def test_frames_that_are_over_keep_no_deadlines(monkeypatch: pytest.MonkeyPatch)
     dispatcher = KeyedDispatcher(1, Window(0, {}))
     for token in range(1, 100):
         frame = Frame(Consumer.absent("c"), token, 86_400 * SECOND)
-        frame.names, frame.indexes, frame.single_count = [b"k"], [token], 1
+        frame.names, frame.indexes = [b"k"], [token]
         dispatcher.grants.singles[token], dispatcher.line.singles[b"k"] = frame, -token
-        dispatcher.grants.begin_frame(frame)
+        dispatcher.grants.end_at(frame.deadline_us, token)
         if token < 99:
-            dispatcher.grants.leave_frame(frame, 1)
-    assert len(dispatcher.grants.frame_deadlines) <= 12
+            del dispatcher.grants.singles[token]
+    assert len(dispatcher.grants.deadlines) <= 12
     assert [run.token for run in dispatcher.grants.due(86_400 * SECOND)] == [99]
 
 

@@ -46,7 +46,7 @@ def test_keys_at_rest_cost_nothing() -> None:
         bench.acks(run)
     keyed = bench.keyed
     line, grants = keyed.line, keyed.grants
-    assert not any((line.keys, line.singles, line.ready, grants.singles, grants.frames, grants.by_token))
+    assert not any((line.keys, line.singles, line.ready, grants.singles, grants.by_token))
     assert (keyed.live_count, bench.part.consumer_groups[GROUP].consumers[0].in_flight) == (0, 0)
 
 

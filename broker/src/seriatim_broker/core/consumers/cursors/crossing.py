@@ -48,8 +48,8 @@ def cross_if_done(served: Served) -> None:
         return
     if _waits_for_work(served, log.record.sealed_len):
         return
-    if isinstance(served, KeyedServed) and (served.keyed.line.has_keys or ledger.dirty):
-        return  # messages of keys with records are not done with
+    if isinstance(served, KeyedServed) and ledger.dirty:
+        return  # what was done with keys is not on all disks
     if (
         dispatcher.active is not None and dispatcher.delivered < log.start
     ):  # retention dropped messages while they were read

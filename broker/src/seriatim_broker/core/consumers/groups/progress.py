@@ -42,9 +42,11 @@ def go_on(served: Served) -> None:
 
 def cross(served: Served) -> None:
     """Move the cursor to the next segment if that is possible; if there is state of keys, hand it over first."""
-    if isinstance(served, KeyedServed) and served.keyed.handoff.unread is not None:
+    if not isinstance(served, KeyedServed):
+        crossing.cross_if_done(served)
+    elif served.keyed.handoff.unread is not None:
         return  # which keys have messages is not known yet
-    if isinstance(served, KeyedServed) and served.keyed.line.has_keys:
+    elif served.keyed.line.keys or served.keyed.line.singles:
         handoff.hand_off_if_done(served)
     else:
         crossing.cross_if_done(served)

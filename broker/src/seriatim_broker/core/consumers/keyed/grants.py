@@ -402,10 +402,9 @@ def _frame_for(
     if not names:
         return None
     broker.streams.tokens += len(names)
-    frame.single_count = len(names) - len(frame.grants)
-    consumer.in_flight += frame.single_count
+    consumer.in_flight += len(names) - len(frame.grants)  # the others are counted
     frame.offsets = tuple(offsets)
-    keyed.grants.begin_frame(frame)
+    keyed.grants.end_at(frame.deadline_us, first_token, len(names))
     return frame
 
 

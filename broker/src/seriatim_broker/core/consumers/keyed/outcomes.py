@@ -156,10 +156,6 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
             if first_offset | index == offset:  # the same as below, for most messages
                 del granted[token], singles[frame.names[at]]
                 passed.append(index)
-                if frame.single_count > 1:
-                    frame.single_count -= 1
-                else:
-                    keyed.grants.leave_frame(frame, 1)
                 continue
         grant = _grant_at(keyed, consumer, token, offset)
         if grant is None:
@@ -169,7 +165,9 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
         if grant.left == 0:
             keyed.end_grant(grant)
             keyed.line.requeue(grant.key)
-    keyed.pass_singles(consumer, passed)
+    keyed.window.pass_over_all(passed)
+    keyed.live_count -= len(passed)
+    consumer.in_flight -= len(passed)
     # Rule `message-started` (J2): begun is the message that is next after these acknowledgements, and no later one of
     # its grant. Without it:
     #   1. c1 is granted k:5 to k:9, begins k:5, and acknowledges it. Its process is stopped before it begins k:6.

@@ -79,12 +79,6 @@ class KeyedDispatcher(State):
         if not key.token and not key.is_queued:
             self.line.queue(key)
 
-    def pass_singles(self, consumer: Consumer, indexes: Sequence[int]) -> None:
-        """Granted singles are acknowledged. The caller took them out of `granted`, `singles` and their frames."""
-        self.window.pass_over_all(indexes)
-        self.live_count -= len(indexes)
-        consumer.in_flight -= len(indexes)
-
     def begin_grant(self, grant: Grant) -> None:
         """A run is granted."""
         self.line.count(grant.key.phase, -1)

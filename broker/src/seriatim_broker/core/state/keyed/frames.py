@@ -55,7 +55,6 @@ def _end_single(keyed: KeyedDispatcher, frame: Frame, place: int) -> None:
     name, index = frame.names[place], frame.indexes[place]
     del keyed.grants.singles[frame.first_token + place]
     frame.consumer.in_flight -= 1
-    keyed.grants.leave_frame(frame, 1)
     if index >= keyed.window.floor:
         keyed.line.singles[name] = index
         keyed.line.ready.appendleft(name)

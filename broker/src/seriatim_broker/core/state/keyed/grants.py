@@ -69,7 +69,6 @@ class Frame(State):
         names: The name of the single of each token; empty: the token has a `Grant`.
         indexes: The index of the single of each token.
         grants: The grants of it, in the order of their tokens, and those that were singles before it was given.
-        single_count: How many singles are granted by it, and not acknowledged.
         is_given: It was delivered.
         counts: The number of messages of each token; None: one each.
         attempts: The attempt of the first message of each token; None: the first one each.
@@ -82,7 +81,6 @@ class Frame(State):
     names: list[bytes] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
-    single_count: int = 0
     is_given: bool = False
     counts: list[int] | None = None
     attempts: list[int] | None = None
@@ -158,10 +156,9 @@ class Grants(State):
         segment_no: The cursor segment.
         line: The keys.
         singles: The frames of the grants of singles, by token.
-        frames: The frames with grants of singles, by their first token.
-        frame_deadlines: A heap of (deadline, first token) of frames. An entry counts only if the frame is in `frames`.
         by_token: All other grants.
-        deadlines: A heap of (deadline, token). An entry counts only if the grant still has that deadline.
+        deadlines: A heap of (deadline, first token, number of tokens). An entry counts for those of its tokens whose
+            grants still have that deadline.
         reads: The read of messages that is under way for each consumer: serial -> what was granted to it.
         fetches: Messages that are fetched from other members, by the serial of their read.
         unsent: What was read, and waits until it may be given, oldest first. In an at-most-once group it is
@@ -175,10 +172,8 @@ class Grants(State):
     segment_no: int
     line: KeysInLine
     singles: dict[int, Frame] = field(default_factory=dict)
-    frames: dict[int, Frame] = field(default_factory=dict)
-    frame_deadlines: list[tuple[int, int]] = field(default_factory=list)
     by_token: dict[int, Grant] = field(default_factory=dict)
-    deadlines: list[tuple[int, int]] = field(default_factory=list)
+    deadlines: list[tuple[int, int, int]] = field(default_factory=list)
     reads: dict[int, Frame] = field(default_factory=dict)
     fetches: dict[int, Fetch] = field(default_factory=dict)
     unsent: list[Unsent] = field(default_factory=list)
@@ -205,7 +200,7 @@ class Grants(State):
     def holders(self) -> list[Consumer]:
         """The consumers with grants."""
         holders = [grant.consumer for grant in self.by_token.values()]
-        return list(dict.fromkeys(holders + [frame.consumer for frame in self.frames.values()]))
+        return list(dict.fromkeys(holders + [frame.consumer for frame in self.singles.values()]))
 
     def weigh(self, name: bytes) -> Key | None:
         """The key of that name, as an object of its own from now on; None if it has no messages and no record."""
@@ -231,7 +226,6 @@ class Grants(State):
         self.set_deadline(grant, frame.deadline_us)
         if not frame.is_given:
             frame.grants.append(grant)
-        self.leave_frame(frame, 1)
         return key
 
     def of(self, consumers: Sequence[Consumer]) -> list[Grant]:
@@ -248,42 +242,28 @@ class Grants(State):
             self.weigh(frame.names[token - frame.first_token])
         return self.by_token.get(token)
 
-    def leave_frame(self, frame: Frame, count: int) -> None:
-        """How many grants of singles of a frame are over, or objects of their own."""
-        frame.single_count -= count
-        if not frame.single_count:
-            self.frames.pop(frame.first_token, None)
-
-    def begin_frame(self, frame: Frame) -> None:
-        """The grants of singles of a frame end at its deadline."""
-        if frame.single_count:
-            self.frames[frame.first_token] = frame
-            heapq.heappush(self.frame_deadlines, (frame.deadline_us, frame.first_token))
-            if len(self.frame_deadlines) > 2 * len(self.frames) + STALE_ENTRIES_MAX:
-                self.frame_deadlines = [(frame.deadline_us, token) for token, frame in self.frames.items()]
-                heapq.heapify(self.frame_deadlines)
-
     def set_deadline(self, grant: Grant, deadline_us: int) -> None:
         """The grant ends at that time."""
         grant.deadline_us = deadline_us
-        heapq.heappush(self.deadlines, (deadline_us, grant.token))
-        if len(self.deadlines) > 2 * len(self.by_token) + STALE_ENTRIES_MAX:  # most are of grants that are over
-            self.deadlines = [(grant.deadline_us, grant.token) for grant in self.by_token.values()]
+        self.end_at(deadline_us, grant.token)
+
+    def end_at(self, deadline_us: int, first_token: int, count: int = 1) -> None:
+        """Grants whose tokens follow one another end at that time."""
+        heapq.heappush(self.deadlines, (deadline_us, first_token, count))
+        most = 2 * (len(self.by_token) + len(self.singles)) + STALE_ENTRIES_MAX
+        if len(self.deadlines) > most:  # more than half are of grants that are over
+            frames = {frame.first_token: frame for frame in self.singles.values()}
+            self.deadlines = [(frame.deadline_us, first, len(frame.names)) for first, frame in frames.items()]
+            self.deadlines += [(grant.deadline_us, token, 1) for token, grant in self.by_token.items()]
             heapq.heapify(self.deadlines)
 
     def due(self, now_us: int) -> list[Grant]:
-        """The grants whose deadline has passed."""
-        while self.frame_deadlines and self.frame_deadlines[0][0] <= now_us:
-            _, first_token = heapq.heappop(self.frame_deadlines)
-            frame = self.frames.get(first_token)
-            if frame is not None:
-                for at, name in enumerate(frame.names):
-                    if self.singles.get(first_token + at) is frame:
-                        self.weigh(name)
+        """The grants whose deadline has passed, as objects of their own from now on."""
         due: dict[int, Grant] = {}  # a grant may have the same deadline twice
         while self.deadlines and self.deadlines[0][0] <= now_us:
-            deadline_us, token = heapq.heappop(self.deadlines)
-            grant = self.by_token.get(token)
-            if grant is not None and grant.deadline_us == deadline_us:
-                due[token] = grant
+            deadline_us, first_token, count = heapq.heappop(self.deadlines)
+            for token in range(first_token, first_token + count):
+                grant = self.find(token)
+                if grant is not None and grant.deadline_us == deadline_us:
+                    due[token] = grant
         return list(due.values())

@@ -26,7 +26,7 @@ class KeysInLine(State):
         delayed: A heap of (ready at, number, name). An entry counts only if the key still becomes ready at that time.
             Each key has at most one that counts.
         delayed_count: How many keys have one.
-        delayed_bytes: About how many bytes the rows of these keys take.
+        waiting_bytes: About how many bytes the rows of the keys that are delayed or have lists take.
         numbers: How many entries `delayed` has had.
         phase_counts: By phase: how many keys that no consumer works on are in it. So a description looks at no key.
         changed: Names of keys whose records changed since the last control record.
@@ -37,15 +37,10 @@ class KeysInLine(State):
     ready: deque[bytes] = field(default_factory=deque)
     delayed: list[tuple[int, int, bytes]] = field(default_factory=list)
     delayed_count: int = 0
-    delayed_bytes: int = 0
+    waiting_bytes: int = 0
     numbers: int = 0
     phase_counts: list[int] = field(default_factory=lambda: [0] * (max(KeyPhase) + 1))
     changed: dict[bytes, None] = field(default_factory=dict)
-
-    @property
-    def has_keys(self) -> bool:
-        """Whether any key has messages or a record."""
-        return bool(self.keys or self.singles)
 
     def weigh_ready(self, name: bytes) -> Key:
         """A single that is ready is an object of its own from now on."""
@@ -78,7 +73,7 @@ class KeysInLine(State):
         """
         key.is_delayed = True
         self.delayed_count += 1
-        self.delayed_bytes += len(key.name) + RECORD_BYTES
+        self.waiting_bytes += len(key.name) + RECORD_BYTES
         self.numbers += 1
         heapq.heappush(self.delayed, (key.ready_us, self.numbers, key.name))
         if len(self.delayed) > 2 * self.delayed_count + STALE_ENTRIES_MAX:
@@ -94,7 +89,7 @@ class KeysInLine(State):
         if key.is_delayed and key.ready_us != ready_us:
             key.is_delayed = False
             self.delayed_count -= 1
-            self.delayed_bytes -= len(key.name) + RECORD_BYTES
+            self.waiting_bytes -= len(key.name) + RECORD_BYTES
         key.ready_us = ready_us
 
     def wake_delayed(self, now_us: int) -> None:

@@ -24,7 +24,6 @@ class Lists(State):
         line: The keys.
         message_count: How many offsets are in lists.
         key_count: How many keys have lists.
-        size_bytes: About how many bytes their rows take.
         firsts: A heap of (first offset of a list, name). An entry counts only if it is still the first.
         chunks: Chunks of lists that changed since the last control record, by name.
         lost_epoch: Of the chain record by which lists were compared with lost segments.
@@ -37,7 +36,6 @@ class Lists(State):
     line: KeysInLine
     message_count: int = 0
     key_count: int = 0
-    size_bytes: int = 0
     firsts: list[tuple[int, bytes]] = field(default_factory=list)
     chunks: dict[bytes, dict[int, None]] = field(default_factory=dict)
     lost_epoch: int = 0
@@ -45,11 +43,6 @@ class Lists(State):
     is_full: bool = False
     is_full_noted: bool = False
     looks_from_us: int = 0
-
-    @property
-    def waiting_bytes(self) -> int:
-        """About how many bytes the rows of the keys that are delayed or have lists take."""
-        return self.size_bytes + self.line.delayed_bytes
 
     @property
     def oldest(self) -> int:
@@ -76,13 +69,12 @@ class Lists(State):
         Then most keys fail, so reading further helps no consumer. The limit bounds what a handoff has.
         """
         is_full = max(self.key_count, self.line.delayed_count) >= config.waiting_keys_max
-        return (
-            is_full or self.waiting_bytes >= config.waiting_bytes_max or self.message_count >= config.aside_messages_max
-        )
+        is_full = is_full or self.line.waiting_bytes >= config.waiting_bytes_max
+        return is_full or self.message_count >= config.aside_messages_max
 
     def has_enough(self, config: BrokerConfig) -> bool:
         """Whether no more keys may have lists."""
-        return self.key_count >= config.waiting_keys_max or self.waiting_bytes >= config.waiting_bytes_max
+        return self.key_count >= config.waiting_keys_max or self.line.waiting_bytes >= config.waiting_bytes_max
 
     def append(self, key: Key, offsets: Sequence[int]) -> None:
         """These offsets are the last ones of the list of the key."""
@@ -98,7 +90,7 @@ class Lists(State):
     def note(self, key: Key) -> None:
         """The key has a list now."""
         self.key_count += 1
-        self.size_bytes += 2 * (len(key.name) + RECORD_BYTES)
+        self.line.waiting_bytes += 2 * (len(key.name) + RECORD_BYTES)
 
     def pop(self, key: Key, count: int = 1) -> None:
         """The first messages of the list of a key are done with."""
@@ -112,7 +104,7 @@ class Lists(State):
             self._note_first(key.aside[0], key)
         else:
             self.key_count -= 1
-            self.size_bytes -= 2 * (len(key.name) + RECORD_BYTES)
+            self.line.waiting_bytes -= 2 * (len(key.name) + RECORD_BYTES)
 
     def _note_first(self, first: int, key: Key) -> None:
         """The list of the key begins with another message now.

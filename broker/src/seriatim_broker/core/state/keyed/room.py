@@ -90,7 +90,7 @@ def make_room(keyed: KeyedDispatcher, config: BrokerConfig, count: int, *, is_co
             break
         if rank[0] == _IS_GRANTED and (
             keyed.lists.key_count >= config.waiting_keys_max // 2
-            or keyed.lists.waiting_bytes >= config.waiting_bytes_max // 2
+            or keyed.line.waiting_bytes >= config.waiting_bytes_max // 2
             or keyed.lists.message_count >= config.aside_messages_max // 2
         ):
             break
