@@ -6,7 +6,8 @@ the ledger is written on both members, and the acknowledgement is confirmed. Bef
 way. So nothing is counted that happens only when a server begins.
 
 Functions of the broker count once, however often they are entered. Comprehensions and lambdas are a part of the
-function that has them. A test compares the number with `grant_functions` in `tools/limits.toml`.
+function that has them. What only a test double calls does not count. A test compares the number with `grant_functions`
+in `tools/limits.toml`.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class Trace:
 
     def _entered(self, frame: FrameType, event: str, _what: object) -> None:
         code = frame.f_code
-        is_product = code.co_filename.startswith(PRODUCT) and not code.co_filename.startswith(DOUBLES)
+        callers = (frame, frame.f_back)
+        is_double = any(caller is not None and caller.f_code.co_filename.startswith(DOUBLES) for caller in callers)
+        is_product = code.co_filename.startswith(PRODUCT) and not is_double
         if event == "call" and is_product and not code.co_name.startswith("<"):
             self.codes[code] = None
 

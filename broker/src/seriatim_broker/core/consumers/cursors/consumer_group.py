@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from seriatim_api.batch import BatchHeader
-from seriatim_api.dead_letters import group_hash
-
 from ...state.broker import BrokerState
 from ...state.consumers import Beginning, ConsumerGroup, ConsumerGroupPhase, KeyedServed, Seat, Served
 from ...state.dispatcher import Consumer
@@ -125,12 +122,6 @@ def forget(partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Forget what this member knows of a consumer group, but for the revision of its cursor (`left-is-known`)."""
     partition.left_revision = max(partition.left_revision, consumer_group.cursor_revision)
     partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
-
-
-def is_for_others(header: BatchHeader, group: str) -> bool:
-    """Whether a batch is only for another consumer group; see rule `for-one-group` in `keyed.grants`."""
-    for_group = header.for_group
-    return bool(for_group) and for_group != group_hash(group)
 
 
 def consumer_group_with(partition: Partition, stream: int, subscription: int) -> ConsumerGroup | None:

@@ -10,6 +10,7 @@ Rule `above-commit` (I12): consumers are served only below the commit (`SegmentL
 
 from __future__ import annotations
 
+from seriatim_api.dead_letters import group_hash
 from seriatim_api.ids import split_offset
 
 from ...copies import producer_tables
@@ -24,7 +25,7 @@ from ...values.kinds import ReadKind
 from ...values.log import Batch
 from ...values.producers import ProducerTable
 from ..cursors import control_records, delivery_attempts, gap_reports
-from ..cursors.consumer_group import is_for_others, serving_of, tell
+from ..cursors.consumer_group import serving_of, tell
 
 
 def pump_consumer_group(served: Served) -> None:
@@ -115,9 +116,10 @@ def deliver_held_back(served: Served) -> None:
     if not _is_acknowledged_first(served, end):
         return
     dispatcher.held_back = ()
+    for_it = (0, group_hash(consumer_group.name))  # rule `for-one-group` in `keyed.grants`
     run: list[Batch] = []
     for batch in batches:
-        if before.covers(batch.header) or is_for_others(batch.header, consumer_group.name):
+        if before.covers(batch.header) or batch.header.for_group not in for_it:
             _deliver_run(served, consumer, run)
             run = []
             _skip(served, consumer, batch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import accumulate, islice, takewhile
 from typing import Final
 
+from seriatim_api.dead_letters import group_hash
 from seriatim_api.ids import INDEX_MAX, MemberId, format_offset, make_offset, split_offset
 from seriatim_api.key_names import KEY_BYTES_MAX, name_of_key, name_of_offset, name_to_text
 
@@ -32,7 +33,7 @@ from ...values.messages import CopyAnswer
 from ...values.positions import Place, end_of_gone, position_of
 from ...values.segment import SegmentState
 from ..cursors import control_records
-from ..cursors.consumer_group import is_for_others, keyed_of, tell
+from ..cursors.consumer_group import keyed_of, tell
 from ..cursors.gap_reports import GoneBudget, tell_dropped, tell_lost
 from . import dead_letters, earlier_messages
 
@@ -250,14 +251,14 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
         if before is None:
             served.retry_in(broker.config.retry_us)
             return
-    is_shared = served.cursor.mode is ConsumerMode.SHARED
+    is_shared, for_it = served.cursor.mode is ConsumerMode.SHARED, (0, group_hash(group))
     for column in event.columns:
         header = column.header
         if header.end_index > served.log.readable_below:
             break
         if header.base_index > keyed.read_index:
             break  # a hole: read again from there
-        if (before is not None and before.covers(header)) or is_for_others(header, group):
+        if (before is not None and before.covers(header)) or header.for_group not in for_it:
             _pass_batch(keyed, max(keyed.read_index, header.base_index), header.end_index)
         else:
             _take_in(keyed, column, is_shared=is_shared)
