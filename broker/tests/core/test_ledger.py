@@ -1,14 +1,13 @@
-"""The ledger alone: where it begins, and when an acknowledgement or a reservation is safe."""
+"""The ledger alone: where it begins, what it acknowledges, and which drops it notes."""
 
 from __future__ import annotations
 
-from seriatim_api.ids import INDEX_MAX, MemberId, make_offset
+from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_broker.core.state.ledger import Ledger
 from seriatim_broker.core.values.events import CursorRecord
 
 from .support import control_record
 
-A, B = MemberId("a", "d1"), MemberId("b", "d2")
 RECORD = CursorRecord(2, 1, 10, "orders")
 
 
@@ -35,27 +34,12 @@ def test_a_distrusted_control_record_flags_everything() -> None:
     assert (ledger.repeated_below, ledger.reserved, ledger.acked) == (INDEX_MAX, 500, 40)
 
 
-def test_an_acknowledgement_is_safe_when_every_member_has_it() -> None:
+def test_an_acknowledgement_is_new_only_once() -> None:
     ledger = begun()
     assert ledger.acknowledge(20)
     assert not ledger.acknowledge(20)
     assert not ledger.acknowledge(15)
-    ledger.begin_replication(1, (A, B))
-    ledger.acknowledge(30)  # not in the control record that is on its way
-    assert ledger.waited_for == {A, B}
-    del ledger.replications[1].waiting[A]
-    assert ledger.finish_replication(1) is None
-    del ledger.replications[1].waiting[B]
-    assert ledger.finish_replication(1)
-    assert (ledger.safe_acked, ledger.acked, ledger.replications) == (20, 30, {})
-
-
-def test_a_reservation_alone_makes_no_acknowledgement_safe() -> None:
-    ledger = begun()
-    ledger.reserved = 200
-    ledger.begin_replication(1, ())
-    assert ledger.finish_replication(1) is False
-    assert (ledger.safe_reserved, ledger.safe_acked) == (200, 10)
+    assert ledger.acked == 20
 
 
 def test_a_drop_is_told_until_a_later_message_is_acknowledged() -> None:

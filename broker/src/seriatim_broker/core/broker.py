@@ -12,13 +12,13 @@ from seriatim_api.batch import Checksum
 from seriatim_api.ids import MemberId, PartitionId
 
 from .consumers.cursors import control_records
-from .consumers.groups import progress
+from .consumers.groups import eligibility
 from .consumers.keyed import handoff
 from .copies import copying, repair, settle
 from .dispatch import coordinator, handlers, partitions, quarantine
 from .peers import disks, right
 from .state.broker import BrokerState
-from .state.outbox import LogDurable, Stored
+from .state.outbox import LogDurable, Mark, Stored
 from .state.partition import Partitions
 from .switching import fencing
 from .values.config import BrokerConfig
@@ -26,7 +26,7 @@ from .values.effects import Effect, EndMemberRun, Send
 from .values.events import Event, Moment, Persisted, Tick
 from .values.kinds import StoredFor, TimerKind
 from .values.log import RecoveredPartition
-from .values.messages import Message
+from .values.messages import CursorsReplicated, Message
 from .values.states import State
 from .writing import replication
 
@@ -177,11 +177,11 @@ class BrokerCore(State):
             for mark in marks:
                 self._on_mark(mark)
             for message in local:
-                handlers.on_message(self.state, self.partitions, self.state.member, message)
+                handlers.MESSAGES[type(message)](self.state, self.partitions, self.state.member, message)
             if not local and not marks:
                 return done
 
-    def _on_mark(self, mark: LogDurable | Stored) -> None:
+    def _on_mark(self, mark: Mark) -> None:
         if isinstance(mark, Stored) and mark.kind is StoredFor.START:
             self._started()
             return
@@ -190,14 +190,14 @@ class BrokerCore(State):
             return
         if isinstance(mark, LogDurable):
             replication.on_log_durable(self.state, partition, mark)
+        elif isinstance(mark, CursorsReplicated):
+            eligibility.on_cursors_replicated(self.state, partition, self.state.member, mark)
         elif mark.kind is StoredFor.SETTLE:
             settle.on_fenced(self.state, partition, mark.segment_no)
         elif mark.kind is StoredFor.COPY:
             copying.on_stored(self.state, partition, mark.segment_no)
         elif mark.kind is StoredFor.REPAIR:
             repair.on_stored(self.state, partition, mark.segment_no)
-        elif mark.kind is StoredFor.HANDOVER:
-            handoff.on_stored(self.state, partition, mark.segment_no, mark.serial)
         else:
-            assert mark.kind is StoredFor.CURSOR
-            progress.on_replicated(partition, self.state.member, mark.segment_no, None, mark.serial)
+            assert mark.kind is StoredFor.HANDOVER
+            handoff.on_stored(self.state, partition, mark.segment_no, mark.serial)

@@ -70,26 +70,27 @@ def _take_over(broker: BrokerState, partition: Partition, sender: MemberId, mess
 
 
 Handler = Callable[[BrokerState, Partitions, Any], None]
+MessageHandler = Callable[[BrokerState, Partitions, MemberId, Any], None]
 
 
-def _at(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
-    """A handler for the partition that the event names. A partition that is not known yet is added."""
+def _at(handle: Callable[..., None]) -> Callable[..., None]:
+    """A handler for the partition that an event or a message names. A partition that is not known yet is added."""
 
-    def on_event(broker: BrokerState, known: Partitions, event: Any) -> None:
-        partition = partitions.find(known, event.partition)
-        handle(broker, partition, event)
+    def on_event(broker: BrokerState, known: Partitions, *what: Any) -> None:
+        partition = partitions.find(known, what[-1].partition)
+        handle(broker, partition, *what)
         partitions.forget_if_idle(broker, known, partition)
 
     return on_event
 
 
-def at_known(handle: Callable[[BrokerState, Partition, Any], None]) -> Handler:
-    """A handler for the partition that the event names. If this broker does not know it, nothing happens."""
+def at_known(handle: Callable[..., None]) -> Callable[..., None]:
+    """A handler for the partition that an event or a message names. If it is not known here, nothing happens."""
 
-    def on_event(broker: BrokerState, known: Partitions, event: Any) -> None:
-        partition = known.get(event.partition)
+    def on_event(broker: BrokerState, known: Partitions, *what: Any) -> None:
+        partition = known.get(what[-1].partition)
         if partition is not None:
-            handle(broker, partition, event)
+            handle(broker, partition, *what)
             partitions.forget_if_idle(broker, known, partition)
 
     return on_event
@@ -201,18 +202,7 @@ def _received(broker: BrokerState, known: Partitions, event: ev.Received) -> Non
         return
     lanes.on_received(link, event.message, broker.now.mono_us)
     assert link.member is not None
-    on_message(broker, known, link.member, event.message)
-
-
-def on_message(broker: BrokerState, known: Partitions, sender: MemberId, message: Any) -> None:
-    """Give a message of another broker, or of this one to itself, to the part that it is for."""
-    handle = BROKER_MESSAGES.get(type(message))
-    if handle is not None:
-        handle(broker, known, sender, message)
-        return
-    partition = partitions.find(known, message.partition)
-    MESSAGES[type(message)](broker, partition, sender, message)
-    partitions.forget_if_idle(broker, known, partition)
+    MESSAGES[type(event.message)](broker, known, link.member, event.message)
 
 
 def _chain_reported(
@@ -302,7 +292,7 @@ EVENTS: dict[type, Handler] = {
 """The handler of each kind of event. Its arguments are (broker, partitions, event)."""
 
 
-BROKER_MESSAGES: dict[type, Callable[[BrokerState, Partitions, MemberId, Any], None]] = {
+MESSAGES: dict[type, MessageHandler] = {
     m.Heartbeat: lambda broker, known, sender, message: links.on_heartbeat(broker, sender, message),
     m.HeartbeatAnswer: links.on_heartbeat_answer,
     m.ChainUpdate: _chain_reported,
@@ -310,50 +300,45 @@ BROKER_MESSAGES: dict[type, Callable[[BrokerState, Partitions, MemberId, Any], N
     m.CopiesQuestion: _copies_question,
     m.CopiesAnswer: lambda broker, known, sender, message: holdings.on_answer(broker, sender, message),
     m.LaneProbe: lambda broker, known, sender, message: None,  # `lanes.on_received` has counted it
+    m.FenceRequest: _at(fencing.on_fence),
+    m.FenceAnswer: _at(sealing.on_fence_answer),
+    m.FenceProgress: _at(sealing.on_fence_progress),
+    m.PrepareRequest: _at(preparing.on_prepare),
+    m.PrepareAnswer: _at(switch.on_prepare_answer),
+    m.BlockOffer: _at(idle_blocks.on_offer),
+    m.BlockRequest: _at(idle_blocks.on_request),
+    m.BlockAnswer: _at(_block_answer),
+    m.QuiesceRequest: _at(quiescence.on_quiesce),
+    m.QuiesceAnswer: _at(planned.on_quiesced),
+    m.Replicate: _at(following.on_replicate),
+    m.ReplicateStaged: _at(following.on_replicate_staged),
+    m.ReplicateAck: _at(replication.on_replicate_ack),
+    m.ReplicateRefused: _at(replication.on_replicate_refused),
+    m.TailRequest: _at(following.on_resume),
+    m.TailAnswer: _at(replication.on_tail_answer),
+    m.CopyRequest: _at(copying.on_copy_request),
+    m.CopyAnswer: _at(_copy_answer),
+    m.StoreTail: _at(settle.on_store_tail),
+    m.TailStored: _at(settle.on_tail_stored),
+    m.SuspectTail: _at(settle.on_suspect_tail),
+    m.TableRequest: _at(producer_tables.on_request),
+    m.TableAnswer: _at(_table_answer),
+    m.ReplicateCursors: _at(control_records.on_replicate_cursors),
+    m.CursorsReplicated: at_known(eligibility.on_cursors_replicated),
+    m.ReplicateLedger: _at(control_records.on_replicate_ledger),
+    m.LedgerWanted: _at(control_records.on_ledger_wanted),
+    m.HandOver: _at(handoff.on_handoff),
+    m.HandOverKept: _at(handoff.on_kept),
+    m.EligibleRequest: _at(eligibility.on_eligible_request),
+    m.TakeOver: _at(_take_over),
+    m.ServerHeard: _at(questions.on_server_heard),
+    m.HealRequest: _at(orders.on_heal_request),
+    m.MoveRequest: _at(orders.on_move_request),
+    m.ReleaseRequest: _at(orders.on_release_request),
+    m.PassRequest: _at(_pass_request),
 }
-"""The handler of each kind of message that is not for one partition, and of those with chain records. Its arguments are
-(broker, partitions, sender, message)."""
-
-
-MESSAGES: dict[type, Callable[[BrokerState, Partition, MemberId, Any], None]] = {
-    m.FenceRequest: fencing.on_fence,
-    m.FenceAnswer: sealing.on_fence_answer,
-    m.FenceProgress: sealing.on_fence_progress,
-    m.PrepareRequest: preparing.on_prepare,
-    m.PrepareAnswer: switch.on_prepare_answer,
-    m.BlockOffer: idle_blocks.on_offer,
-    m.BlockRequest: idle_blocks.on_request,
-    m.BlockAnswer: _block_answer,
-    m.QuiesceRequest: quiescence.on_quiesce,
-    m.QuiesceAnswer: planned.on_quiesced,
-    m.Replicate: following.on_replicate,
-    m.ReplicateStaged: following.on_replicate_staged,
-    m.ReplicateAck: replication.on_replicate_ack,
-    m.ReplicateRefused: replication.on_replicate_refused,
-    m.TailRequest: following.on_resume,
-    m.TailAnswer: replication.on_tail_answer,
-    m.CopyRequest: copying.on_copy_request,
-    m.CopyAnswer: _copy_answer,
-    m.StoreTail: settle.on_store_tail,
-    m.TailStored: settle.on_tail_stored,
-    m.SuspectTail: settle.on_suspect_tail,
-    m.TableRequest: producer_tables.on_request,
-    m.TableAnswer: _table_answer,
-    m.ReplicateCursors: control_records.on_replicate_cursors,
-    m.CursorsReplicated: eligibility.on_cursors_replicated,
-    m.ReplicateLedger: control_records.on_replicate_ledger,
-    m.LedgerWanted: control_records.on_ledger_wanted,
-    m.HandOver: handoff.on_handoff,
-    m.HandOverKept: handoff.on_kept,
-    m.EligibleRequest: eligibility.on_eligible_request,
-    m.TakeOver: _take_over,
-    m.ServerHeard: questions.on_server_heard,
-    m.HealRequest: orders.on_heal_request,
-    m.MoveRequest: orders.on_move_request,
-    m.ReleaseRequest: orders.on_release_request,
-    m.PassRequest: _pass_request,
-}
-"""The handler of each kind of message. Its arguments are (broker, partition, sender, message)."""
+"""The handler of each kind of message of another broker, or of this one to itself. Its arguments are (broker,
+partitions, sender, message)."""
 
 
 BROKER_TIMERS: dict[TimerKind, Callable[[BrokerState, Partitions, Any], None]] = {

@@ -5,7 +5,6 @@ The server keeps the ledger. Its durable part is the control record, which every
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from seriatim_api.ids import INDEX_MAX, MemberId
@@ -111,33 +110,7 @@ class Ledger(State):
             self.dropped_from = 0  # the consumer was notified of the drop before it got this message
         return True
 
-    def begin_replication(
-        self,
-        serial: int,
-        members: Iterable[MemberId],
-        confirms: tuple[tuple[int, int, int], ...] = (),
-        oldest: int = 0,
-    ) -> None:
-        """A control record is on its way to these members. It has everything until now."""
-        self.dirty = False
-        waiting = dict.fromkeys(members)
-        self.replications[serial] = CursorReplication(self.acked, self.reserved, oldest, waiting, confirms)
-
     @property
     def waited_for(self) -> set[MemberId]:
         """The members that have not confirmed a control record."""
         return {member for replication in self.replications.values() for member in replication.waiting}
-
-    def finish_replication(self, serial: int) -> bool | None:
-        """End the replication if all members have the control record. Return whether acknowledgements became safe.
-
-        None: a member is missing.
-        """
-        replication = self.replications[serial]
-        if replication.waiting:
-            return None
-        del self.replications[serial]
-        self.safe_reserved = max(self.safe_reserved, replication.reserved)
-        is_new = replication.acked > self.safe_acked
-        self.safe_acked = max(self.safe_acked, replication.acked)
-        return is_new

@@ -16,7 +16,7 @@ from seriatim_api.ids import MemberId, PartitionId
 from ..values.effects import Effect, Note, Persist, Send
 from ..values.kinds import StoredFor
 from ..values.log import Write
-from ..values.messages import Message, ReplicateAck
+from ..values.messages import CursorsReplicated, Message, ReplicateAck
 from ..values.states import State
 
 
@@ -38,7 +38,8 @@ class Stored(NamedTuple):
     serial: int
 
 
-Mark = LogDurable | Stored
+Mark = LogDurable | Stored | CursorsReplicated
+"""What a partition is told when a write is durable: of control records, what other members tell it of theirs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +94,7 @@ class Outbox(State):
         ready: list[Mark] = []
         for mark in self.marks:
             if self.durable_token >= self.token:
-                if isinstance(mark, (LogDurable, Stored)):
+                if isinstance(mark, Mark):
                     ready.append(mark)
                 else:
                     self.effects.append(mark)
@@ -121,7 +122,7 @@ class Outbox(State):
             what = self.held.popleft()[1]
             if isinstance(what, LogDurable):
                 logs[what.partition, what.segment_no] = what
-            elif isinstance(what, Stored):
+            elif isinstance(what, Mark):
                 stored.append(what)
             elif isinstance(what, Send) and isinstance(what.message, ReplicateAck):
                 if may_reach(what.broker):  # the newest acknowledgement of a log covers the earlier ones

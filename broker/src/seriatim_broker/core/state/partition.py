@@ -183,7 +183,9 @@ class Partition(State):
             self.keep_cursor(cursor)
         for ledger_row in found.ledger_rows:
             if self.cursor_in(ledger_row.segment_no, ledger_row.consumer_group) is not None:
-                self.keep_rows(ledger_row.consumer_group, LedgerChange(((ledger_row.name, ledger_row.value),)))
+                rows = self.ledger_rows.get(ledger_row.consumer_group, {})
+                rows[ledger_row.name] = ledger_row.value
+                self.ledger_rows = put(self.ledger_rows, ledger_row.consumer_group, rows)
         for handoff in found.handoffs:
             self.keep_handoff(handoff)
         self.kept = found.chain
@@ -226,8 +228,8 @@ class Partition(State):
         decided_below = self.chain.open_segment.no if self.chain is not None else 0
         return any(log.no >= decided_below for log in self.unsealed_logs())
 
-    def keep_cursor(self, cursor: CursorState) -> CursorState | None:
-        """Take up a control record; only the newest one of each consumer group is kept.
+    def keep_cursor(self, cursor: CursorState, change: LedgerChange | None = None) -> CursorState | None:
+        """Take up a control record and a change of its rows; only the newest one of each consumer group is kept.
 
         A cursor only moves forward within a group epoch (I11), and a new group epoch begins from the coordinator's
         record. So only the newest place in the newest group epoch is ever read again.
@@ -241,6 +243,16 @@ class Partition(State):
             return None
         if known is None or (known.segment_no, known.group_epoch) != (cursor.segment_no, cursor.group_epoch):
             self.ledger_rows = drop(self.ledger_rows, cursor.consumer_group)  # they were beside the record before
+        if change is not None:
+            rows = {} if change.is_full else self.ledger_rows.get(cursor.consumer_group, {})
+            rows.update(change.puts)
+            for name in change.deletes:
+                rows.pop(name, None)
+            self.ledger_rows = (
+                put(self.ledger_rows, cursor.consumer_group, rows)
+                if rows
+                else drop(self.ledger_rows, cursor.consumer_group)
+            )
         self.cursors = put(self.cursors, cursor.consumer_group, cursor)
         return left
 
@@ -255,14 +267,6 @@ class Partition(State):
             return False
         self.handoffs = put(self.handoffs, handoff.consumer_group, handoff)
         return True
-
-    def keep_rows(self, group: str, change: LedgerChange) -> None:
-        """Take up a change of the rows beside a consumer group's control record."""
-        rows = {} if change.is_full else self.ledger_rows.get(group, {})
-        rows.update(change.puts)
-        for name in change.deletes:
-            rows.pop(name, None)
-        self.ledger_rows = put(self.ledger_rows, group, rows) if rows else drop(self.ledger_rows, group)
 
     def cursor_in(self, segment_no: int, group: str) -> CursorState | None:
         """The consumer group's control record in that segment, if this disk has one."""

@@ -52,7 +52,6 @@ class StoredFor(enum.StrEnum):
     SETTLE = "settle"
     COPY = "copy"
     REPAIR = "repair"
-    CURSOR = "cursor"
     HANDOVER = "handover"
 
 

@@ -1,7 +1,8 @@
 """Control records: how far a consumer group has acknowledged, and below which index it may have been given messages.
 
-The server writes each control record on its own disk and sends it to every eligible or joining member. `progress`
-counts which members have confirmed it. The other members keep it in case one of them becomes the server.
+The server writes each control record on its own disk and sends it to every eligible or joining member. Each of these
+members, the server too, confirms it with `CursorsReplicated` (`groups.eligibility`) when it is durable there. The other
+members keep it in case one of them becomes the server.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from ...peers import updates
 from ...state.broker import BrokerState
 from ...state.consumers import KeyedServed, Served
 from ...state.keyed import rows as keyed_rows
+from ...state.ledger import CursorReplication
 from ...state.partition import Partition
 from ...values.effects import CursorsListed
 from ...values.events import CursorRecord, ForgetConsumerGroup, ListCursors
-from ...values.kinds import StoredFor, TimerKind
+from ...values.kinds import TimerKind
 from ...values.log import (
     NO_HAND_OVER,
     CursorState,
@@ -148,7 +150,7 @@ def replicate(served: Served) -> int:
     )  # fmt: skip
     change = keyed_rows.take_changes(keyed) if keyed is not None else None
     _keep(broker, partition, cursor, change)
-    broker.out.when_stored(partition.id, StoredFor.CURSOR, no, serial)
+    broker.out.when_durable(CursorsReplicated(partition.id, no, segment.server_epoch, serial))
     held = partition.rights.get(no)
     if held is not None and held.joining:
         held.joining = dict.fromkeys(held.joining, serial)
@@ -159,8 +161,9 @@ def replicate(served: Served) -> int:
         for row in (consumer_group.consumers if keyed is not None else ())
         if row.ack_number > row.ack_confirmed
     )
-    ledger.begin_replication(serial, (broker.member, *others), confirms, oldest)
-    ledger.eligible = segment.eligible
+    waiting = dict.fromkeys((broker.member, *others))
+    ledger.replications[serial] = CursorReplication(ledger.acked, ledger.reserved, oldest, waiting, confirms)
+    ledger.dirty, ledger.eligible = False, segment.eligible
     if change is None:
         message = ReplicateCursors(partition.id, no, segment.server_epoch, serial, (cursor,))
         for member in others:
@@ -238,8 +241,12 @@ def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: in
 def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change: LedgerChange | None = None) -> None:
     """Write a control record, and drop the one of the same consumer group in an earlier segment."""
     known = partition.cursors.get(cursor.consumer_group)
-    had_rows = cursor.consumer_group in partition.ledger_rows
-    left = partition.keep_cursor(cursor)
+    if change is None and cursor.consumer_group in partition.ledger_rows:
+        change = LedgerChange(is_full=True)
+    if change is not None:
+        is_other = known is None or (known.segment_no, known.group_epoch) != (cursor.segment_no, cursor.group_epoch)
+        change = replace(change, is_full=change.is_full or is_other)
+    left = partition.keep_cursor(cursor, change)
     if partition.cursors.get(cursor.consumer_group) is not cursor:
         # Rule `later-stays` (J1): if this disk has a later control record, the earlier one is not written. Without it:
         #   1. In segment 1, k:5 is set aside. The consumer group crosses, and this member has its record in segment 2.
@@ -247,14 +254,9 @@ def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change
         #   3. It writes the record alone, because the rows in its memory are those of the later one. Now this disk says
         #      that k:5 is passed and in no list.
         return
-    if had_rows and change is None:
-        change = LedgerChange(is_full=True)
     if change is None:
         broker.out.write(PutCursor(partition.id, cursor))
     else:
-        is_other = known is None or (known.segment_no, known.group_epoch) != (cursor.segment_no, cursor.group_epoch)
-        change = replace(change, is_full=change.is_full or is_other)
-        partition.keep_rows(cursor.consumer_group, change)
         held = partition.handoffs.get(cursor.consumer_group)
         if held is not None and (held.group_epoch, held.segment_no) <= (cursor.group_epoch, cursor.segment_no):
             partition.handoffs = drop(partition.handoffs, cursor.consumer_group)

@@ -55,10 +55,22 @@ def on_eligible_request(broker: BrokerState, partition: Partition, sender: Membe
 def on_cursors_replicated(
     broker: BrokerState, partition: Partition, sender: MemberId, message: CursorsReplicated
 ) -> None:
-    """A member has a control record on its disk. If it is joining, and has them all, it is listed as eligible now, with
-    all others that wait for it."""
-    progress.on_replicated(partition, sender, message.segment_no, message.server_epoch, message.serial)
+    """A member, or this one, has a control record on its disk, which replaces all older ones of the consumer group.
+
+    If the member is joining, and has them all, it is listed as eligible now, with all others that wait for it.
+    """
     no = message.segment_no
+    for consumer_group in list(partition.consumer_groups.values()):
+        served = consumer_group.served
+        if (
+            served is None
+            or message.serial not in served.ledger.replications
+            or (served.segment.no, consumer_group.server_epoch) != (no, message.server_epoch)
+        ):
+            continue
+        for serial in [serial for serial in served.ledger.replications if serial <= message.serial]:
+            served.ledger.replications[serial].waiting.pop(sender, None)
+            progress.finish_replication(served, serial)
     held = partition.rights.get(no)
     chain = partition.chain
     if held is None or chain is None or held.joining.get(sender) != message.serial:

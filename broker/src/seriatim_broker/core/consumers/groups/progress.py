@@ -80,22 +80,6 @@ def _chase_replications(served: Served) -> None:
 # ---- control records become common ----------------------------------------------------------------------
 
 
-def on_replicated(partition: Partition, member: MemberId, no: int, server_epoch: int | None, serial: int) -> None:
-    """A member has a control record. It replaces all older ones of the consumer group, so these are confirmed too."""
-    for consumer_group in list(partition.consumer_groups.values()):
-        served = consumer_group.served
-        if (
-            served is None
-            or serial not in served.ledger.replications
-            or served.segment.no != no
-            or server_epoch not in (None, consumer_group.server_epoch)
-        ):
-            continue
-        for known in [known for known in served.ledger.replications if known <= serial]:
-            served.ledger.replications[known].waiting.pop(member, None)
-            finish_replication(served, known)
-
-
 def expect_no_more(partition: Partition, no: int, member: MemberId) -> None:
     """A joining member is gone: no control record waits for it any more."""
     segment = partition.chain.segment(no) if partition.chain is not None else None
@@ -124,9 +108,12 @@ def finish_replication(served: Served, serial: int) -> None:
         return
     ledger, active = served.ledger, served.dispatcher.active
     replication = ledger.replications[serial]
-    is_safer = ledger.finish_replication(serial)
-    if is_safer is None:
+    if replication.waiting:
         return
+    del ledger.replications[serial]
+    is_safer = replication.acked > ledger.safe_acked
+    ledger.safe_acked = max(ledger.safe_acked, replication.acked)
+    ledger.safe_reserved = max(ledger.safe_reserved, replication.reserved)
     if replication.acked == ledger.safe_acked:
         safe = SafeCursor(consumer_group.group_epoch, consumer_group.segment_no, replication.acked, replication.oldest)
         served.partition.safe_cursors = put(served.partition.safe_cursors, consumer_group.name, safe)
