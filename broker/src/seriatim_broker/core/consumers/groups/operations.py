@@ -523,7 +523,7 @@ def on_written(seat: Seat, written: CursorRecord, outcome: WriteOutcome, revisio
     elif consumer_group.phase is ConsumerGroupPhase.LOADING or consumer_group.operations:
         seat.read_cursor()
     elif (served := seat.group.serving) is not None:
-        progress.cross(served)
+        progress.go_on(served)
 
 
 def _answer(

@@ -30,32 +30,28 @@ def retry(broker: BrokerState, partition: Partition, segment_no: int) -> None:
 
 
 def go_on(served: Served) -> None:
-    """Deliver what was held back, read more, and cross, as far as each is possible now."""
+    """Deliver what was held back, read more, and cross, as far as each is possible now.
+
+    If there is state of keys, hand it over before the cursor moves.
+    """
     if isinstance(served, KeyedServed):
         if served.group.key_requests:
             waiting_keys.go_on(served)
         grants.go_on(served)
+        if served.keyed.handoff.unread is not None:
+            return  # which keys have messages is not known yet
+        if served.keyed.line.keys or served.keyed.line.singles:
+            handoff.hand_off_if_done(served)
+            return
     else:
         pump_consumer_group(served)
-    cross(served)
-
-
-def cross(served: Served) -> None:
-    """Move the cursor to the next segment if that is possible; if there is state of keys, hand it over first."""
-    if not isinstance(served, KeyedServed):
-        crossing.cross_if_done(served)
-    elif served.keyed.handoff.unread is not None:
-        return  # which keys have messages is not known yet
-    elif served.keyed.line.keys or served.keyed.line.singles:
-        handoff.hand_off_if_done(served)
-    else:
-        crossing.cross_if_done(served)
+    crossing.cross_if_done(served)
 
 
 def on_keys_due(served: KeyedServed) -> None:
     """A delay or a deadline of a key may be over, or a handoff has no answer."""
     outcomes.end_late(served)
-    cross(served)
+    go_on(served)
 
 
 def _chase_replications(served: Served) -> None:

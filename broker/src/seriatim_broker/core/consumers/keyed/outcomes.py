@@ -315,7 +315,7 @@ def _asked(partition: Partition, stream: int, subscription: int) -> tuple[Consum
 
 
 def end_late(served: KeyedServed) -> None:
-    """End the grants whose deadline has passed, and continue with keys whose delay is over."""
+    """End the grants whose deadline has passed."""
     keyed = served.keyed
     if keyed.handoff.frozen is not None:
         return
@@ -335,7 +335,6 @@ def end_late(served: KeyedServed) -> None:
         if not consumer.is_absent:
             _tell_void(served.broker, consumer, tokens)
     control_records.after_passing(served)
-    grants.go_on(served)
 
 
 def end_grant(
