@@ -35,7 +35,7 @@ NOW = Moment(1_000_000, 1_700_000_000_000)
 def test_a_window_rises_to_the_first_index_that_is_not_passed(passed: list[int], floor: int) -> None:
     window = Window(floor, {})
     for index in passed:
-        window.pass_over(index)
+        window.pass_over((index,))
     window.rise()
     known = set(passed)
     expected = next(index for index in range(floor, 10_000) if index not in known)
@@ -48,7 +48,7 @@ def test_a_window_is_the_same_after_it_was_written_and_read() -> None:
     window = Window(10, {})
     for _ in range(40):
         for _ in range(100):
-            window.pass_over(rng.randrange(6_000))
+            window.pass_over((rng.randrange(6_000),))
         window.pass_below(window.floor + rng.randrange(60))
         puts, deletes = window.take_changes()
         rows.update(puts)

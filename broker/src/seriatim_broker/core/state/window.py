@@ -53,18 +53,8 @@ class Window(State):
         )
         return max(self.floor - index, 0) + above
 
-    def pass_over(self, index: int) -> None:
-        """An index is passed. Call `rise` when all of a step are."""
-        if index >= self.floor:
-            no = index >> _SHIFT
-            block = self.blocks.get(no)
-            if block is None:
-                block = self.blocks[no] = bytearray(BLOCK_INDEXES)
-            block[index & _MASK] = 1
-            self.changed.add(no)
-
-    def pass_over_all(self, indexes: Iterable[int]) -> None:
-        """All these indexes are passed. Call `rise` when all of a step are."""
+    def pass_over(self, indexes: Iterable[int]) -> None:
+        """These indexes are passed. Call `rise` when all of a step are."""
         floor = self.floor
         known, block = -1, bytearray()
         for index in indexes:

@@ -251,7 +251,12 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
         if before is None:
             served.retry_in(broker.config.retry_us)
             return
-    is_shared, for_it = served.cursor.mode is ConsumerMode.SHARED, (0, group_hash(group))
+    is_shared = served.cursor.mode is ConsumerMode.SHARED
+    # Rule `for-one-group` (J4): a replayed copy is only for the consumer group that failed on the message. Without it:
+    #   1. Groups g and h have message k:5. g fails on it, and it goes to the dead-letter topic of g.
+    #   2. An administrator replays it. Its copy is k:9.
+    #   3. h, which has worked on k:5 long ago, is given k:9.
+    for_it = (0, group_hash(group))
     for column in event.columns:
         header = column.header
         if header.end_index > served.log.readable_below:
@@ -259,7 +264,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
         if header.base_index > keyed.read_index:
             break  # a hole: read again from there
         if (before is not None and before.covers(header)) or header.for_group not in for_it:
-            _pass_batch(keyed, max(keyed.read_index, header.base_index), header.end_index)
+            keyed.window.pass_over(range(max(keyed.read_index, header.base_index), header.end_index))
         else:
             _take_in(keyed, column, is_shared=is_shared)
             keyed.grants.average_bytes = keyed.grants.average_bytes or header.body_length // header.message_count
@@ -270,18 +275,6 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
         served.ledger.reserved = keyed.read_index + ahead
         control_records.replicate(served)
     go_on(served)
-
-
-def _pass_batch(keyed: KeyedDispatcher, begin: int, end: int) -> None:
-    """A batch that is earlier in the order already, or that is for another consumer group.
-
-    Rule `for-one-group` (J4): a replayed copy is only for the consumer group that failed on the message. Without it:
-      1. Groups g and h have message k:5. g fails on it, and it goes to the dead-letter topic of g.
-      2. An administrator replays it. Its copy is k:9.
-      3. h, which has worked on k:5 long ago, is given k:9.
-    """
-    for index in range(begin, end):
-        keyed.window.pass_over(index)
 
 
 def _take_in(keyed: KeyedDispatcher, column: KeyColumn, *, is_shared: bool) -> None:

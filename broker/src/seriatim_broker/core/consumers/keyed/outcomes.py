@@ -165,7 +165,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
         if grant.left == 0:
             keyed.end_grant(grant)
             keyed.line.requeue(grant.key)
-    keyed.window.pass_over_all(passed)
+    keyed.window.pass_over(passed)
     keyed.live_count -= len(passed)
     consumer.in_flight -= len(passed)
     # Rule `message-started` (J2): begun is the message that is next after these acknowledgements, and no later one of

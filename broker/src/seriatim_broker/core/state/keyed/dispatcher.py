@@ -71,7 +71,7 @@ class KeyedDispatcher(State):
             return
         if key.aside or key.phase is KeyPhase.PARKED:  # only the list keeps the order of the key
             self.lists.append(key, (offset,))
-            self.window.pass_over(index)
+            self.window.pass_over((index,))
             return
         key.live.append(index)
         key.first = 0
@@ -95,7 +95,7 @@ class KeyedDispatcher(State):
         elif grant.is_aside:
             self.lists.pop(key)
         else:
-            self.window.pass_over(grant.offsets[grant.done] & INDEX_MAX)
+            self.window.pass_over((grant.offsets[grant.done] & INDEX_MAX,))
             self.live_count -= 1
         grant.done += 1
         grant.is_started = False  # the next message is not begun
@@ -109,8 +109,7 @@ class KeyedDispatcher(State):
         if grant.is_aside:
             self.lists.pop(key, len(grant.offsets))
         else:
-            for offset in grant.offsets:
-                self.window.pass_over(offset & INDEX_MAX)
+            self.window.pass_over(offset & INDEX_MAX for offset in grant.offsets)
             del key.live[: len(grant.offsets)]
             self.live_count -= len(grant.offsets)
         if key.phase is not None:
@@ -216,7 +215,7 @@ class KeyedDispatcher(State):
         if key.live:
             first = make_offset(self.segment_no, 0)
             self.lists.append(key, [first | index for index in key.live])
-            self.window.pass_over_all(key.live)
+            self.window.pass_over(key.live)
             self.live_count -= len(key.live)
             key.live = []
         if key.phase is None:
@@ -328,10 +327,10 @@ class KeyedDispatcher(State):
         if key.live:
             index = key.live.pop(0)
             offset = make_offset(self.segment_no, index)
-            self.window.pass_over(index)
+            self.window.pass_over((index,))
             self.live_count -= 1
         elif offset := self.first_offset(key):  # it is not read yet
-            self.window.pass_over(offset & INDEX_MAX)
+            self.window.pass_over((offset & INDEX_MAX,))
         else:
             return None
         self._first_is_done(key)
