@@ -38,7 +38,6 @@ def delayed(keys: str, *, is_aside: bool) -> KeyedServing:
         bench.acks(run)
     if is_aside:
         keyed.set_aside(keyed.line.keys[b"ka"])
-        keyed.window.rise()
     bench.deliver()
     bench.clear()
     return bench

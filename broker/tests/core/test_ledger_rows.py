@@ -36,7 +36,6 @@ def test_a_window_rises_to_the_first_index_that_is_not_passed(passed: list[int],
     window = Window(floor, {})
     for index in passed:
         window.pass_over((index,))
-    window.rise()
     known = set(passed)
     expected = next(index for index in range(floor, 10_000) if index not in known)
     assert window.floor == expected
@@ -95,7 +94,6 @@ def test_long_lists_are_in_chunks_and_keep_their_order() -> None:
         keyed.take_in(b"kx", index, (1 << 40) | index)
     key = keyed.line.keys[b"kx"]
     keyed.park(key, "poison")
-    keyed.window.rise()
     assert keyed.window.floor == 3_000
     change = take_changes(keyed)
     rows = dict(change.puts)

@@ -32,7 +32,7 @@ class Window(State):
         self.changed: set[int] = set()
         self.gone: set[int] = set()  # blocks below the floor, whose rows must be deleted
         self._forget_below(floor >> _SHIFT)
-        self.rise()
+        self.pass_over(())
 
     def not_passed(self, begin: int, end: int) -> Sequence[int]:
         """The indexes of a range that are not passed."""
@@ -54,7 +54,7 @@ class Window(State):
         return max(self.floor - index, 0) + above
 
     def pass_over(self, indexes: Iterable[int]) -> None:
-        """These indexes are passed. Call `rise` when all of a step are."""
+        """These indexes are passed. The floor moves up to the first one that is not."""
         floor = self.floor
         known, block = -1, bytearray()
         for index in indexes:
@@ -67,30 +67,23 @@ class Window(State):
                 block = self.blocks[no] = bytearray(BLOCK_INDEXES) if found is None else found
                 self.changed.add(no)
             block[index & _MASK] = 1
+        begun = no = floor >> _SHIFT
+        while (lowest := self.blocks.get(no)) is not None:
+            first = lowest.find(0, self.floor & _MASK)
+            if first >= 0:
+                self.floor = (no << _SHIFT) + first
+                break
+            no += 1
+            self.floor = no << _SHIFT
+        if no > begun:
+            self._forget_below(no)
 
     def pass_below(self, index: int) -> None:
         """All below an index is passed, for example because retention dropped it."""
         if index > self.floor:
-            begun, self.floor = self.floor, index
-            if index >> _SHIFT > begun >> _SHIFT:
-                self._forget_below(index >> _SHIFT)
-            self.rise()
-
-    def rise(self) -> None:
-        """Move the floor up to the first index that is not passed."""
-        begun = self.floor >> _SHIFT
-        while True:
-            no = self.floor >> _SHIFT
-            block = self.blocks.get(no)
-            if block is None:
-                break
-            first = block.find(0, self.floor & _MASK)
-            if first >= 0:
-                self.floor = (no << _SHIFT) + first
-                break
-            self.floor = no + 1 << _SHIFT
-        if no > begun:
-            self._forget_below(no)
+            self.floor = index
+            self._forget_below(index >> _SHIFT)
+            self.pass_over(())
 
     def _forget_below(self, block: int) -> None:
         for no in [no for no in self.blocks if no < block]:

@@ -116,7 +116,6 @@ def write_if_dirty(served: Served) -> None:
 def after_passing(served: KeyedServed) -> None:
     """Indexes may have been passed, or records changed: the change is written within `ack_replication_us`."""
     keyed = served.keyed
-    keyed.window.rise()
     served.ledger.acknowledge(keyed.window.floor)
     if keyed.window.changed or keyed.window.gone or keyed.line.changed:
         replicate_soon(served)

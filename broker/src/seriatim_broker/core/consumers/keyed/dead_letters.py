@@ -196,7 +196,6 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
         forward.tries = 0
         if not forward.number:
             keyed.give_number(forward, served.group.term)
-            keyed.window.rise()
             served.ledger.acknowledge(keyed.window.floor)
             forward.written = control_records.replicate(served)
     go_on(served)

@@ -672,7 +672,6 @@ def _acknowledge_first(served: KeyedServed, unsent: Unsent) -> None:
     keyed = served.keyed
     for grant in unsent.frame.grants:
         keyed.pass_grant(grant)
-    keyed.window.rise()
     served.ledger.acknowledge(keyed.window.floor)
     unsent.serial = unsent.frame.consumer.read_serial = control_records.replicate(served)
     keyed.grants.unsent.append(unsent)

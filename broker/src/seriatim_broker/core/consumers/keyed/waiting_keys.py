@@ -134,7 +134,6 @@ def go_on(served: KeyedServed) -> None:
     for request in waiting:
         if isinstance(request.event, ListKeys):
             request.reply = _list(keyed, request.event, served.group.group_epoch)
-    keyed.window.rise()
     served.ledger.acknowledge(keyed.window.floor)
     serial = control_records.replicate(served)
     for request in waiting:

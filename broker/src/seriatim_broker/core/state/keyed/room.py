@@ -30,7 +30,6 @@ def set_some_aside(keyed: KeyedDispatcher, count: int) -> bool:
         keyed.set_aside(key)
         if begun - keyed.live_count >= ASIDE_AT_ONCE_MAX:
             break
-    keyed.window.rise()
     return bool(chosen)
 
 
@@ -99,11 +98,9 @@ def make_room(keyed: KeyedDispatcher, config: BrokerConfig, count: int, *, is_co
             keyed.lists.is_full = True
             break
         if not count or begun - keyed.live_count >= ASIDE_AT_ONCE_MAX:
-            keyed.window.rise()
             return True
         count -= 1
         keyed.set_aside(key)
-    keyed.window.rise()
     return False
 
 
