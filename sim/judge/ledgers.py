@@ -70,16 +70,21 @@ class Ledgers:
         self._common_attempts(partition, group, record, found)
 
     def _newest_server_epoch(self, partition: PartitionId, group: str, record: CursorRecord, segment: Segment) -> int:
-        """Of the control records on all disks of the segment.
+        """Of the chain record, and of the control records on all disks of the segment.
 
         What a disk has from an earlier server epoch is about to be replaced, so it does not count as known. It may have
-        failures that the server of the later epoch lost when its process ended, and if that server leaves the eligible
-        members then, the disk is the only one to look at.
+        failures that the server of a later epoch lost when its process ended, and if that server leaves the eligible
+        members then, the disk is the only one to look at. The chain record alone does not say it, because the
+        coordinator may be restored from an older copy. The disks alone do not say it either:
+          1. A counts an attempt. It is on the disk of B. The process of A ends before its own disk has it.
+          2. A serves again, in server epoch 2, and sends all its rows to B, which replaces its own with them.
+          3. Before any disk has that, B takes the right, in server epoch 3, and is the only eligible member.
+          4. B serves with the rows of A. Its disk still has the attempt for some milliseconds.
         """
         images = (self._image(member, partition) for member in segment.members)
         states = (image.cursors.get((record.segment_no, group)) for image in images if image is not None)
         same = (state.server_epoch for state in states if state is not None and state.group_epoch == record.group_epoch)
-        return max(same, default=0)
+        return max((segment.server_epoch, *same))
 
     def _image(self, member: MemberId, partition: PartitionId) -> PartitionImage | None:
         image = self._seen.image(member)
