@@ -84,7 +84,7 @@ class CoreInjector(Injector):
         snapshot = None if is_empty or not self._snapshots else self._rng.choice(self._snapshots)
         self._tell("the coordinator is back, empty" if snapshot is None else "an older copy of the coordinator is back")
         coordinator.records.restore(snapshot)
-        self._scene.judge.rules.operations.went_back(self._scene.people.paused())
+        self._scene.judge.rules.operations.went_back(self._scene.people.paused(), self._scene.people.cursor)
         self._scene.judge.seen.waits_for_rebuild = True
         coordinator.is_down = False
         for broker in self._cluster.brokers.values():

@@ -39,6 +39,7 @@ class Cursors:
         if partition in seen.gone:
             seen.states.add("cursor of a deleted partition written")
         seen.cursors[group, partition] = new.segment_no
+        seen.forgotten_cursors.discard((group, partition))
         seen.cursor_epochs[group, partition] = new.group_epoch
         seen.untold_from[group, partition] = new.dropped_from
         if old is None and who == PERSON and (group, partition) in seen.groups:
@@ -48,6 +49,10 @@ class Cursors:
         if old is None:
             begins = make_offset(new.segment_no, new.start_index)
             known = seen.groups.get((group, partition))
+            if (group, partition) in seen.begins_again:
+                seen.begins_again.discard((group, partition))
+                seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, begins)
+                return
             is_same = known is not None and seen.waits_for_rebuild and max(known.group_epoch, 1) == new.group_epoch
             if is_same and seen.epoch_on_disks(partition, group) >= new.group_epoch:
                 return  # an older copy of the coordinator lacks it; what disks have of this group epoch still counts

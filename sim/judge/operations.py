@@ -78,8 +78,18 @@ class Operations:
         self._seen.excuse(Excuse.OLDER_CURSOR)
         return True
 
-    def went_back(self, paused: Iterable[tuple[PartitionId, str]]) -> None:
+    def went_back(
+        self,
+        paused: Iterable[tuple[PartitionId, str]],
+        cursor_of: Callable[[PartitionId, str], CursorRecord | None],
+    ) -> None:
         """An older copy of the coordinator is back. Only its cursors say which consumer groups are paused."""
+        seen = self._seen
+        seen.forgotten_cursors = {
+            (group, partition)
+            for group, partition in seen.cursors
+            if group not in seen.cursorless and cursor_of(partition, group) is None
+        }
         self._paused = {(group, partition) for partition, group in paused}
         self._carried_out_before |= self._carried_out
         self._seen.note_disks()
@@ -88,6 +98,7 @@ class Operations:
         """The coordinator is rebuilt. A move in the lost time is forgotten, if no server had begun its group epoch."""
         seen = self._seen
         seen.waits_for_rebuild = False
+        seen.forgotten_cursors.clear()
         for group, partition in list(seen.cursors):
             is_known = group in seen.cursorless or cursor_of(partition, group) is not None
             if not is_known and not seen.epoch_on_disks(partition, group):

@@ -31,8 +31,12 @@ class Retention:
         if old.state not in SETTLED:
             seen.fail("RETAIN", f"{what}, and it is {old.state.value}")
         for (group, of), no in seen.cursors.items():
-            if of == after.partition and no <= old.no and group not in seen.cursorless:
+            if of != after.partition or no > old.no or group in seen.cursorless:
+                continue
+            if (group, of) not in seen.forgotten_cursors:
                 seen.fail("RETAIN", f"{what}, and {group} stands in {no}")
+            seen.excuse(Excuse.FORGOTTEN_CURSOR)
+            seen.begins_again.add((group, of))
         first, *later = after.segments[:2]
         needing = [first, *(later if first.state is SegmentState.LOST else [])]
         if any(segment.incomplete_table for segment in needing):

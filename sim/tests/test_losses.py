@@ -513,7 +513,7 @@ def test_a_move_that_the_coordinator_lost(is_on_a_disk: bool) -> None:
     judge.cursor_written("a-0", ONE, "early", begun, moved)
     if is_on_a_disk:
         pair.put(pair.slots["b-0"], PutCursor(ONE, CursorState(1, "early", 2, 0, 0, settings=SETTINGS_DEFAULT)))
-    operations.went_back(())
+    operations.went_back((), lambda _partition, _group: begun)
     operations.rebuilt(lambda _partition, _group: begun)
     operations.subscribed(1, 1, "early", ONE)
     operations.told("a-0", 1, 1, Joined(True, 1, 0, 1, 1, 1))
@@ -539,9 +539,31 @@ def test_a_rebuild_without_a_cursor() -> None:
         judge.cursor_written("a-0", ONE, group, None, CursorRecord(1, 1, 0, "t"))
     judge.moved("range", ONE, 1)
     known = {"early": CursorRecord(1, 1, 0, "t")}
-    judge.rules.operations.went_back(())
+    judge.rules.operations.went_back((), lambda _partition, group: known.get(group))
     judge.rules.operations.rebuilt(lambda _partition, group: known.get(group))
     assert set(judge.seen.cursors) == {("early", ONE), ("range", ONE), ("shared", ONE)}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_segment_with_a_cursor_that_the_coordinator_lost(*, is_known: bool) -> None:
+    """The segment may leave the record: the coordinator has no cursor there, so the group begins again."""
+    pair = Pair(flush=True)
+    judge, begun = pair.judge, CursorRecord(1, 1, 0, "t")
+    judge.cursor_written("a-0", ONE, "early", None, begun)
+    judge.delivered("early", ONE, make_offset(1, 0), _sent(judge, 100), flagged=False)
+    first = pair.chain.segments[0]
+    old = replace(first, state=SegmentState.SEALED, sealed_len=0, sealed_checksum=0)
+    after = replace(pair.chain, segments=(replace(first, no=2),))
+    judge.rules.operations.went_back((), lambda _partition, _group: begun if is_known else None)
+    if is_known:
+        with pytest.raises(Violation, match=r"RETAIN.*early stands in 1"):
+            judge.rules.retention.left_record(after, old)
+        return
+    judge.rules.retention.left_record(after, old)
+    judge.cursor_written("a-0", ONE, "early", None, replace(begun, segment_no=2))
+    assert judge.view("early", ONE).start == make_offset(2, 0)
+    with pytest.raises(Violation, match=r"RETAIN.*early stands in 2"):
+        judge.rules.retention.left_record(replace(after, segments=(replace(first, no=3),)), replace(old, no=2))
 
 
 def _sent(judge: Judge, message: int) -> int:

@@ -186,7 +186,7 @@ class RuntimeInjector(Injector):
         scene.judge.seen.states.add("coordinator empty" if snapshot is None else "coordinator older")
         self._cluster.person.note_seen()
         self._cluster.coordinator.restore_snapshot(snapshot)
-        scene.judge.rules.operations.went_back(scene.people.paused())
+        scene.judge.rules.operations.went_back(scene.people.paused(), scene.people.cursor)
         scene.judge.seen.waits_for_rebuild = True
         scene.cluster.coordinator.is_down = False
         for _ in range(self._rng.choice((0, 1, 2))):

@@ -226,6 +226,24 @@ async def test_the_core_reads_the_floor_in_place_of_a_cursor_and_writes_above_it
     await desk.work.close()
 
 
+async def test_a_missing_cursor_during_a_rebuild_counts_as_not_read() -> None:
+    cluster = Cluster()
+    desk = Desk(cluster.coordinator)
+    desk.work.read_cursor(ReadCursor(ONE, "g"))
+    await desk.until_count(1)
+    await cluster.coordinator.txn((), [EpochFloor(floor=7, is_rebuilding=True).put(KEYS)])
+    desk.work.write_cursor(WriteCursor(ONE, "g", 1, CursorRecord(1, 8, 0, "t"), 0))
+    desk.work.read_cursor(ReadCursor(ONE, "g"))
+    await desk.until_count(3)
+    found, *later = desk.events
+    assert found == CursorRead(ONE, "g", None, 0)
+    assert CursorRead(ONE, "g", None, 0, failed=True) in later
+    assert [event.outcome for event in later if isinstance(event, CursorWritten)] == [WriteOutcome.CONFLICT]
+    assert not await (await cluster.group("g")).create("t", {ONE: (1, 0)})
+    assert cluster.cursor("g") is None
+    await desk.work.close()
+
+
 async def test_a_write_of_the_core_that_was_under_way_for_long_is_refused() -> None:
     """It was sent when there was no cursor; then the group was made, deleted and expired."""
     cluster = Cluster()

@@ -160,6 +160,19 @@ async def test_after_a_rebuild_groups_begin_above_every_epoch_that_was_used() ->
     assert KEYS.cursor(P, "g") in again.items
 
 
+async def test_a_rebuild_lets_no_group_begin_from_its_first_write_to_its_last() -> None:
+    coordinator = MemoryCoordinator(store := MemoryStore())
+    plan = await make_plan(coordinator, KEYS, Answers((told(M00, FIRST), told(M01, FIRST))), NOW_MS)
+    seen = []
+    for step in plan.steps:
+        assert not await carry_out(coordinator, Plan(NOW_MS, [step]))
+        floor = EpochFloor.of(store.items[KEYS.group_epoch])
+        seen.append((floor.is_rebuilding, KEYS.chain(P) in store.items))
+    assert seen[0] == (True, False)
+    assert seen[-2:] == [(True, True), (False, True)]
+    assert floor.floor == NOW_MS, "above every group epoch that was used"
+
+
 async def test_a_rebuild_that_finds_nothing_lost_leaves_the_floor() -> None:
     store = MemoryStore()
     coordinator = MemoryCoordinator(store)
@@ -293,19 +306,20 @@ async def test_time_of_a_rebuild_is_written_last_also_if_all_was_lost() -> None:
 
 @pytest.mark.parametrize("is_empty", [True, False])
 async def test_rebuild_that_did_not_end_is_ended_by_the_next_one(*, is_empty: bool) -> None:
-    """The first one wrote all but the floor of group epochs and its time, so no other record is left to write."""
+    """The first one wrote all but its time, so no other record is left to write."""
     coordinator = MemoryCoordinator(store := MemoryStore())
     if not is_empty:
         cluster = records_pb2.ClusterRecord(cluster="c", id="id", format_level=1)
         await coordinator.txn((), [Put(KEYS.cluster_record, cluster.SerializeToString())])
     answers = Answers((told(M00, FIRST), told(M01, FIRST)))
     first = await make_plan(coordinator, KEYS, answers, NOW_MS)
-    del first.steps[-2:]
+    del first.steps[-1:]
     assert not await carry_out(coordinator, first)
-    assert KEYS.group_epoch not in store.items
+    assert EpochFloor.of(store.items[KEYS.group_epoch]).is_rebuilding
     second = await make_plan(coordinator, KEYS, answers, NOW_MS)
     assert not await carry_out(coordinator, second)
-    assert EpochFloor.of(store.items[KEYS.group_epoch]).floor == NOW_MS
+    floor = EpochFloor.of(store.items[KEYS.group_epoch])
+    assert (floor.floor > NOW_MS, floor.is_rebuilding) == (True, False)
     cluster = records_pb2.ClusterRecord.FromString(store.items[KEYS.cluster_record].value)
     assert (cluster.rebuilt_at_ms > 0, cluster.rebuild_begun_ms) == (True, 0)
     assert not (await make_plan(coordinator, KEYS, answers, NOW_MS)).steps

@@ -21,6 +21,7 @@ from seriatim_broker.runtime.coordinator.records import cursor_to_value
 from seriatim_broker.runtime.duties.retention import ASKED_S, Retention, RetentionSettings
 from seriatim_broker.runtime.duties.stage_floors import StageFloors
 from seriatim_broker.runtime.duties.unread import Unread
+from seriatim_broker.runtime.membership.registration import Seen
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -59,8 +60,16 @@ class Bench:
         self.coordinator = MemoryCoordinator(MemoryStore())
         any_self = cast(Any, self)
         self.floors = StageFloors(self.coordinator, KEYS)
+        self.seen = Seen()
         self.duty = Retention(
-            self.coordinator, KEYS, any_self, any_self, self.clock, RetentionSettings(60), self.floors
+            self.coordinator,
+            KEYS,
+            any_self,
+            any_self,
+            self.clock,
+            RetentionSettings(60),
+            self.floors,
+            any_self,
         )
         topics = {
             f"{KEYS.topics}{id_}": records_pb2.TopicRecord(
@@ -157,6 +166,23 @@ async def test_an_unreadable_cursor_keeps_its_partition_and_no_other() -> None:
     await bench.coordinator.txn((), [Put(key, b"\xff\xff\xff")])
     events, _ = await bench.look_at(90)
     assert [event.partition for event in events if isinstance(event, Trim)] == [2]
+
+
+async def test_an_older_copy_of_the_coordinator_drops_nothing() -> None:
+    """Rule `older-drops-nothing`."""
+    bench = Bench({1: 60})
+    store = bench.coordinator.store
+    older = store.copy()
+    await bench.coordinator.txn((), [Put("k", b"")])
+    events, _ = await bench.look_at(90)
+    assert any(isinstance(event, Trim) for event in events)
+    store.restore(older)
+    assert not (await bench.look_at(180))[0]
+    bench.seen = Seen(rebuilt_at_ms=1)
+    events, _ = await bench.look_at(270)
+    assert any(isinstance(event, Trim) for event in events), "it was rebuilt, and counts from a lower revision"
+    bench.seen = Seen(revision=store.revision + 1, rebuilt_at_ms=1)
+    assert not (await bench.look_at(360))[0], "another read has seen a higher one"
 
 
 async def test_a_deleted_group_keeps_nothing() -> None:

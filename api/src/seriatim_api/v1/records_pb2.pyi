@@ -981,6 +981,7 @@ class GroupEpochRecord(_message.Message):
     EXPIRED_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     TERM_BASE_FIELD_NUMBER: _builtins.int
+    REBUILDING_FIELD_NUMBER: _builtins.int
     floor: _builtins.int
     """a group without a cursor begins in an epoch above this"""
     expired: _builtins.int
@@ -989,6 +990,8 @@ class GroupEpochRecord(_message.Message):
     """how many were removed: it grows, so brokers hear of each removal"""
     term_base: _builtins.int
     """a group without a cursor begins above the tokens of each cursor that was removed; 0: none had any"""
+    rebuilding: _builtins.bool
+    """a rebuild has begun and not ended: no group without a cursor begins"""
     def __init__(
         self,
         *,
@@ -996,10 +999,11 @@ class GroupEpochRecord(_message.Message):
         expired: _builtins.int = ...,
         count: _builtins.int = ...,
         term_base: _builtins.int = ...,
+        rebuilding: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "expired", b"expired", "floor", b"floor", "term_base", b"term_base"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "expired", b"expired", "floor", b"floor", "rebuilding", b"rebuilding", "term_base", b"term_base"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -133,16 +133,9 @@ class Runtime:
         feed, post = self.driver.feed, self.driver.post
         self.directory = Directory(broker, keys, peers, feed, link_peers)
         self.links = Links(
-            broker,
-            ground.dialer,
-            self.directory.link_address,
-            feed,
-            post,
-            clock,
-            ground.chance,
-            self.directory.is_dismissed,
-            self.driver.fail,
-        )
+            broker, ground.dialer, self.directory.link_address, feed, post, clock, ground.chance,
+            self.directory.is_dismissed, self.driver.fail,
+        )  # fmt: skip
         self.lost_records = LostRecords(
             coordinator, keys, identity, post, ground.remember, coordinator.end_watches
         )  # fmt: skip
@@ -178,7 +171,9 @@ class Runtime:
         self.groups = BrokerGroups(coordinator, keys, caretaker.is_there, settings.min_copies)
         self._deleted_consumer_groups = DeletedConsumerGroups(coordinator, keys, self.driver, settings.forget_s)
         self.stage_floors = StageFloors(coordinator, keys)
-        self.retention = Retention(coordinator, keys, self.driver, ground.storage, clock, retention, self.stage_floors)
+        self.retention = Retention(
+            coordinator, keys, self.driver, ground.storage, clock, retention, self.stage_floors, self.lost_records
+        )  # fmt: skip
         self.is_there = caretaker.is_there
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 

@@ -135,16 +135,16 @@ async def make_plan(
     listing = await coordinator.list(keys.prefix, deadline_s=DEADLINE_S)
     items = {item.key: item for item in listing.items}
     plan = Plan(now_ms)
-    cluster = _plan_cluster(plan, keys, items, told[0].cluster_id)
+    cluster, is_unfinished = _read_cluster(keys, items, told[0].cluster_id)
     for one in told:
         _plan_member(plan, keys, items, one)
     _plan_silent_members(plan, keys, items, told)
     chains = await _read_chains(coordinator, keys, items)
     topics = _plan_chains(plan, keys, items, chains, told)
     incarnations = _plan_topics(plan, keys, items, topics)
-    _plan_writers(plan, keys, items, topics, incarnations, told)
-    _plan_epoch_floor(plan, keys, items, told)
-    _plan_end(plan, keys, items, cluster, told)
+    if plan.steps or is_unfinished or any(one.behind for one in told):  # decisions were lost
+        _plan_writers(plan, keys, items, topics, incarnations, told)
+        _plan_frame(plan, keys, items, cluster, told)
     _tell_silence(plan, _known_brokers(keys, items, chains, told), answers, without_groups)
     _tell_unknown(plan, _external_groups(keys, items))
     return plan
@@ -163,65 +163,56 @@ async def carry_out(coordinator: Coordinator, plan: Plan) -> list[str]:
 def _put(plan: Plan, items: Mapping[str, KeyValue], key: str, value: bytes, text: str) -> None:
     known = items.get(key)
     if known is None or known.value != value:
-        revision = known.mod_revision if known is not None else 0
-        plan.steps.append(Step(text, (mod_revision_is(key, revision),), (Put(key, value),)))
+        plan.steps.append(Step(text, (mod_revision_is(key, _revision(items, key)),), (Put(key, value),)))
 
 
-def _plan_cluster(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], cluster_id: str) -> records_pb2.ClusterRecord:
-    """Plan the cluster's record if there is none, or if a rebuild began and did not end. Returns it as it is then.
+def _read_cluster(keys: Keys, items: Mapping[str, KeyValue], cluster_id: str) -> tuple[records_pb2.ClusterRecord, bool]:
+    """The cluster's record, and whether it must be written: there is none, or a rebuild began and did not end.
 
     A rebuild that did not end has written records, and perhaps all of them but the last. So there is nothing else from
-    which to see that the last ones are to be written.
+    which to see that the last one is to be written.
     """
     item = items.get(keys.cluster_record)
-    found = records_pb2.ClusterRecord.FromString(item.value) if item is not None else None
-    if found is not None and found.id != cluster_id:
+    if item is not None:
+        found = records_pb2.ClusterRecord.FromString(item.value)
+        if found.id == cluster_id:
+            return found, bool(found.rebuild_begun_ms)
         if any(name.startswith(keys.chains) for name in items):
             raise PreconditionError(f"the coordinator has a cluster {keys.cluster!r} with another id, and data of it")
-        found = None
-    record = found or records_pb2.ClusterRecord(cluster=keys.cluster, id=cluster_id, format_level=FORMAT_LEVEL)
-    if found is None:
-        _plan_begin(plan, keys, items, record, f"the cluster's record, id {cluster_id}")
-    elif found.rebuild_begun_ms:
-        _plan_begin(plan, keys, items, record, "that a rebuild has begun: the one before did not end")
-    return record
+    return records_pb2.ClusterRecord(cluster=keys.cluster, id=cluster_id, format_level=FORMAT_LEVEL), True
 
 
-def _plan_begin(
-    plan: Plan, keys: Keys, items: Mapping[str, KeyValue], record: records_pb2.ClusterRecord, text: str
-) -> None:
-    """Plan the first write: it says that a rebuild has begun."""
-    record.rebuild_begun_ms = max(plan.now_ms, record.rebuild_begun_ms + 1)
-    steps = plan.steps
-    plan.steps = []
-    _put(plan, items, keys.cluster_record, record.SerializeToString(), text)
-    plan.steps += steps
-
-
-def _plan_end(
+def _plan_frame(
     plan: Plan, keys: Keys, items: Mapping[str, KeyValue], record: records_pb2.ClusterRecord, told: Sequence[Told]
 ) -> None:
-    """Plan the last write: the time of the rebuild, in the cluster's record. If there is no first write yet, plan it.
+    """Plan the first write and the last one: they say that a rebuild has begun, and when it has ended.
 
     A restored coordinator counts revisions from those of its copy. So brokers that keep the highest revision would say
     for ever that it went back. The time tells them that it is repaired, that its revisions count from a lower number,
     and that they must list again what they keep copies of. So it comes last, also if the cluster's record was lost and
     is written again. Without that, a broker would list before the records of the members are there.
+
+    Between the two writes no consumer group without a cursor begins (`none-begins-in-a-rebuild` in `group_epochs`).
     """
-    if not (plan.steps or any(one.behind for one in told)):
-        return
-    if not record.rebuild_begun_ms:
-        _plan_begin(plan, keys, items, record, "that a rebuild has begun")
-    begun = record.SerializeToString()
+    floor = _raised_floor(plan, keys, items, told)
+    record.rebuild_begun_ms = max(plan.now_ms, record.rebuild_begun_ms + 1)
+    begun = Put(keys.cluster_record, record.SerializeToString()), replace(floor, is_rebuilding=True).put(keys)
+    compares = tuple(mod_revision_is(put.key, _revision(items, put.key)) for put in begun)
+    first = Step(f"that a rebuild has begun; new consumer groups begin above epoch {floor.floor}", compares, begun)
     record.rebuild_begun_ms = 0
     record.rebuilt_at_ms = max(plan.now_ms, record.rebuilt_at_ms + 1)
-    put = Put(keys.cluster_record, record.SerializeToString())
-    text = "the time of this rebuild: brokers accept its revision"
-    plan.steps.append(Step(text, (value_is(put.key, begun),), (put,)))
+    ended = Put(keys.cluster_record, record.SerializeToString()), floor.put(keys)
+    unchanged = tuple(value_is(put.key, put.value) for put in begun)
+    last = Step("the time of this rebuild: brokers accept its revision", unchanged, ended)
+    plan.steps = [first, *plan.steps, last]
 
 
-def _plan_epoch_floor(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> None:
-    """If decisions were lost, have consumer groups without a cursor begin above every epoch that may have been used.
+def _revision(items: Mapping[str, KeyValue], key: str) -> int:
+    return items[key].mod_revision if key in items else 0
+
+
+def _raised_floor(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Sequence[Told]) -> EpochFloor:
+    """The floor above which consumer groups without a cursor begin: above every epoch that may have been used.
 
     Rule `floor-of-a-rebuild` (I1). Without it:
       1. The coordinator goes back, and the floor of group epochs with it.
@@ -232,17 +223,12 @@ def _plan_epoch_floor(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], tol
     rebuild sets a higher floor than this one. `expired` stays, because the control records on a disk that is asked
     later may be all that is left of a consumer group.
     """
-    if not (plan.steps or any(one.behind for one in told)):
-        return
     floor = EpochFloor.of(items.get(keys.group_epoch))
-    highest = max(
-        (cursor.group_epoch for one in told for cursors in one.cursors.values() for cursor in cursors), default=0
-    )
-    base = max((cursor.term_base for one in told for cursors in one.cursors.values() for cursor in cursors), default=0)
+    cursors = [cursor for one in told for cursors in one.cursors.values() for cursor in cursors]
+    highest = max((cursor.group_epoch for cursor in cursors), default=0)
+    base = max((cursor.term_base for cursor in cursors), default=0)
     term_base = max(floor.term_base, base + 1) if base else floor.term_base
-    raised = replace(floor, floor=max(floor.floor + 1, highest, plan.now_ms), term_base=term_base)
-    put = raised.put(keys)
-    _put(plan, items, put.key, put.value, f"the floor of group epochs, {raised.floor}")
+    return replace(floor, floor=max(floor.floor + 1, highest, plan.now_ms), term_base=term_base, is_rebuilding=False)
 
 
 def _plan_member(plan: Plan, keys: Keys, items: Mapping[str, KeyValue], told: Told) -> None:
@@ -359,8 +345,7 @@ def _plan_chain(
         f"the chain of {chain.name}: epoch {chain.epoch}, segment "
         f"{chain.open_segment.no} open on {chain.open_segment.broker_group}, as {planned.told_by} knows it; was {was}"
     )
-    revision = items[key].mod_revision if key in items else 0
-    plan.steps.append(Step(text, (mod_revision_is(key, revision),), tuple(operations)))
+    plan.steps.append(Step(text, (mod_revision_is(key, _revision(items, key)),), tuple(operations)))
 
 
 def _plan_topics(
@@ -413,7 +398,7 @@ def _plan_writers(
     incarnations: Mapping[str, str],
     told: Sequence[Told],
 ) -> None:
-    """If decisions were lost, plan the records of writers from what producer tables know.
+    """Plan the records of writers from what producer tables know.
 
     Rule `rebuilt-writers` (P2): a writer's program is told what was published. Without it:
       1. A program publishes 1 to 100. The coordinator loses its data, and is rebuilt from the brokers.
@@ -423,8 +408,6 @@ def _plan_writers(
     A table knows the producer id of a writer and not its name. The id begins with a digest of the name. So a record is
     written under the id, and the publisher finds it when a program names the writer.
     """
-    if not (plan.steps or any(one.behind for one in told)):
-        return
     for topic, incarnation in sorted(incarnations.items()):
         if topic == STAGE_TOPIC:
             continue

@@ -193,6 +193,8 @@ class ConsumerGroupCursors:
         """Write all of them or none, and only if their partitions still exist. `is_given`: see `create`."""
         compares: list[Compare] = [*await self._guard(), *more]
         if not all(self._revisions[partition] for partition in records):
+            if self._floor.is_rebuilding:  # rule `none-begins-in-a-rebuild` (`group_epochs`)
+                return False
             compares.append(self._floor.unchanged(self._keys))
         puts: list[Operation] = []
         made = set[str]() if is_given else {record.topic for id_, record in records.items() if not self.has(id_)}

@@ -12,6 +12,14 @@ Rule `above-the-floor` (I1). Without it:
     3. Its server finds 100 acknowledged messages of g in group epoch 1 on its disk. The new g never gets them.
 
 The module `expiry` keeps the other half, rule `expires-without-floor`: the removal of a cursor raises the floor.
+
+Rule `none-begins-in-a-rebuild` (K3, I8): while a rebuild writes, no consumer group without a cursor begins. Without it:
+
+    1. The coordinator is restored as it was before consumer group g was made. g has acknowledged 100 messages, and k:5
+       was granted under a token of term 6.
+    2. The rebuild writes the chain. A broker reads that, finds no cursor of g, and makes one: it begins at the first
+       message, in term 5.
+    3. The rebuild does not write over a newer cursor. k:5 is granted under a lower token, and no message has the flag.
 """
 
 from __future__ import annotations
@@ -36,6 +44,7 @@ class EpochFloor:
         count: How many cursors were removed.
         term_base: At least the term base of each cursor that was removed, and one; 0 if none had tokens with a term.
         revision: The record's revision in the coordinator; 0 if there is no record.
+        is_rebuilding: A rebuild has begun and not ended, so no consumer group without a cursor begins.
     """
 
     floor: int = 0
@@ -43,6 +52,7 @@ class EpochFloor:
     count: int = 0
     revision: int = 0
     term_base: int = 0
+    is_rebuilding: bool = False
 
     @classmethod
     def of(cls, item: KeyValue | None) -> EpochFloor:
@@ -50,7 +60,8 @@ class EpochFloor:
         if item is None:
             return NO_FLOOR
         record = records_pb2.GroupEpochRecord.FromString(item.value)
-        return cls(record.floor, record.expired, record.count, item.mod_revision, record.term_base)
+        revision = item.mod_revision
+        return cls(record.floor, record.expired, record.count, revision, record.term_base, record.rebuilding)
 
     @property
     def last(self) -> CursorRecord | None:
@@ -79,7 +90,11 @@ class EpochFloor:
         """The operation that writes it."""
         assert self.expired <= self.floor, self
         record = records_pb2.GroupEpochRecord(
-            floor=self.floor, expired=self.expired, count=self.count, term_base=self.term_base
+            floor=self.floor,
+            expired=self.expired,
+            count=self.count,
+            term_base=self.term_base,
+            rebuilding=self.is_rebuilding,
         )
         return Put(keys.group_epoch, record.SerializeToString())
 

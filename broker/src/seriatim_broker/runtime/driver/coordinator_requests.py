@@ -293,7 +293,8 @@ class CoordinatorRequests:
             if failed:
                 return read(None, 0, failed)
             floor = self._epoch_floor = EpochFloor.of(item)
-            return read(floor.last, 0)
+            # Rule `none-begins-in-a-rebuild` (`group_epochs`): whether there was a cursor is not known yet.
+            return read(None, 0, failed=True) if floor.is_rebuilding else read(floor.last, 0)
 
         def with_floor(item: KeyValue | None, failed: bool) -> None:
             if not failed:

@@ -22,7 +22,7 @@ from typing import Final
 
 import structlog
 from google.protobuf.message import DecodeError
-from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.errors import CoordinatorBehindError, CorruptionError, SeriatimError
 from seriatim_api.ids import PartitionId, make_offset, split_offset
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import records_pb2
@@ -41,6 +41,7 @@ from ..coordinator.keys import Keys, group_of
 from ..coordinator.mirror import mirror
 from ..coordinator.records import cursor_from_value
 from ..driver.driver import Driver, ask
+from ..membership.lost_records import LostRecords
 from ..membership.wall_clocks import WallClocks
 from .stage_floors import StageFloors
 from .unread import WARN_RATIO, Figures, Nearness, Unread, figures_of, nearness, retained, unread_messages
@@ -118,9 +119,11 @@ class Retention:
     _clock: Clock
     _settings: RetentionSettings
     _floors: StageFloors
+    _lost_records: LostRecords
 
     def __post_init__(self) -> None:
         self._clocks = WallClocks(self._coordinator, self._keys, self._clock)
+        self._listed = (0, 0)  # the time of the last rebuild, and the highest revision of a listing since then
         self._ahead_ms = 0  # how far this broker's clock is ahead of the others, as of the last scan
         self.figures = Figures()
         self._looked: dict[PartitionId, _Looked] = {}
@@ -336,8 +339,13 @@ class Retention:
         return found
 
     async def _readers(self, led: Led) -> tuple[list[Reader], int]:
-        """Where the consumer groups are, and at which revision of the coordinator this was read."""
+        """Where the consumer groups are, and at which revision of the coordinator this was read.
+
+        Raises:
+            CoordinatorBehindError: The coordinator is older than what this broker has seen of it.
+        """
         listing = await self._coordinator.list(self._keys.cursors_of(led.partition))
+        self._check_not_older(listing.revision)
         acked = {group: (epoch, no, index) for group, epoch, no, index in led.acked}
         aside = {group: offset for group, _, _, offset in led.oldest}
         safe = dict(led.safe)
@@ -364,6 +372,23 @@ class Retention:
             is_spared = record.mode is not ConsumerMode.BROADCAST
             readers.append(Reader(group, record.segment_no, offset, not record.external, is_spared, oldest, kept))
         return readers, listing.revision
+
+    def _check_not_older(self, revision: int) -> None:
+        """Refuse to decide by a listing of an older copy of the coordinator.
+
+        Rule `older-drops-nothing` (RETAIN, I1): it may lack cursors. Without it:
+          1. Consumer group g stands in segment 1. The coordinator is restored as it was before g was made.
+          2. Before a broker notices that, which takes up to 2 s, retention finds no cursor in segment 1, and drops it.
+          3. g begins at segment 2 as a new one, and is not notified of what is gone.
+        """
+        seen = self._lost_records.seen
+        rebuilt_at_ms, highest = self._listed
+        highest = max(highest if rebuilt_at_ms == seen.rebuilt_at_ms else 0, seen.revision)
+        if revision < highest:
+            raise CoordinatorBehindError(
+                f"retention drops nothing: the coordinator's revision is {revision}, and this broker has seen {highest}"
+            )
+        self._listed = seen.rebuilt_at_ms, revision
 
     # ---- a long open segment ----
 
