@@ -672,6 +672,23 @@ def test_the_first_reservation_lasts_for_the_way_to_the_other_members(round_trip
     assert bench.writes(PutCursor)[-1].cursor.reserved == bench.length + times * bench.config.reservation_messages
 
 
+def test_reservation_that_covers_less_takes_nothing_back() -> None:
+    """The first one covers three times as many messages, and the next one half of that: once as many."""
+    bench = Serving(counts=(1,) * 12, config=BrokerConfig(reservation_messages=4))
+    bench.begin()
+    bench.core.state.links.by_broker[M01.broker].round_trip_us = 3 * RESERVED_LATE_US
+    while len(bench.indexes()) < 12:
+        for read in bench.all(fx.ReadLog):
+            if read.serial not in bench.answered:
+                bench.answered.add(read.serial)
+                bench.do(ev.LogRead(read.serial, (bench.batches[read.from_index],)))
+        bench.persist_everywhere()
+        bench.wait(50 * MS, (M01,))
+    assert bench.part.consumer_groups[GROUP].dispatcher.reservation.times == 1
+    reserved = [write.cursor.reserved for write in bench.writes(PutCursor)]
+    assert reserved == sorted(reserved), "the other member must know all that may have been delivered"
+
+
 def test_a_later_reservation_follows_what_the_ones_before_took() -> None:
     pace = ReservationPace()
     pace.ask(1)

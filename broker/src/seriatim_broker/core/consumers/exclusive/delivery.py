@@ -143,7 +143,12 @@ def _reserve_from(served: Served, index: int) -> None:
     links = [served.broker.links.by_broker.get(member.broker) for member in served.segment.eligible]
     pace.begin(max((link.round_trip_us for link in links if link is not None), default=0))
     pace.ask(served.broker.now.mono_us)
-    served.ledger.reserved = index + pace.times * served.broker.config.reservation_messages
+    # Never less than before (rule `reservations`, I9). Without it:
+    #   1. All below 30,100 is reserved on both members: 30,000 at once. At 15,200 the server asks for 10,000 at once.
+    #   2. The new control record says 25,200 instead. The server delivers up to 30,100, as reserved before, and dies.
+    #   3. The next server knows only 25,200, and delivers the messages above it again without a flag.
+    end = index + pace.times * served.broker.config.reservation_messages
+    served.ledger.reserved = max(served.ledger.reserved, end)
     control_records.replicate(served)
 
 
