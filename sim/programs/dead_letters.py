@@ -14,6 +14,7 @@ from seriatim_api.batch import parse_header
 from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_api.errors import DeadlineExceededError, NotServingError, SeriatimError
 from seriatim_api.ids import PartitionId, parse_offset, split_offset
+from seriatim_broker.core.state.consumers import KeyedServed
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, DeadLetterRead, ForwardsDone
 from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow, producer_epoch_of, term_of_number
@@ -79,7 +80,7 @@ class Forwards:
         sent = self._sent.get((producer, producer_epoch_of(number), message))
         if sent is not None:
             return sent  # again, under the same number
-        name = group, partition, known.group_epoch, known.term
+        name = group, partition, known.group_epoch, known.served.term if isinstance(known.served, KeyedServed) else 0
         forwarder = self._forwarders.setdefault(name, len(self._forwarders) + 1)
         return letter_of(forwarder, message)
 
@@ -87,7 +88,8 @@ class Forwards:
         """A server sends dead letters: route them, perhaps to a broker that was the master."""
         rule, rng = self._judge.rules.dead_letters, self._schedule.rng
         known = process.core.partitions[effect.partition].consumer_groups[effect.consumer_group]
-        server = (process.name, process.run, effect.consumer_group, known.group_epoch, known.server_epoch)
+        server_epoch = known.served.server_epoch if known.served is not None else 0
+        server = (process.name, process.run, effect.consumer_group, known.group_epoch, server_epoch)
         self._servers[process.name, effect.partition, effect.consumer_group] = server
         rule.sent(server, effect.partition, effect.consumer_group, effect.producer, effect.letters)
         for letter in effect.letters:

@@ -111,7 +111,7 @@ class KeyedServing(Serving):
             at_most_once=self.at_most_once,
         )  # fmt: skip
         group = self.part.consumer_groups.get(GROUP)
-        known_revision = group.cursor_revision if group is not None else 0
+        known_revision = group.read_from if group is not None else 0
         self.do(ev.CursorRead(P, GROUP, record, revision, known_revision=known_revision))
 
     def reads(self) -> None:

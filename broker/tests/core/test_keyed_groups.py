@@ -474,7 +474,7 @@ def test_group_that_is_deleted_under_its_server_begins_anew() -> None:
     bench.deliver()
     (run,) = bench.runs()
     group = bench.part.consumer_groups[GROUP]
-    assert (group.group_epoch, term_of(run.token)) == (2, write.record.term_base + group.server_epoch)
+    assert (group.group_epoch, term_of(run.token)) == (2, write.record.term_base + group.served.server_epoch)
 
 
 def test_tokens_of_a_group_that_is_made_again_are_above_all_of_the_deleted_one() -> None:

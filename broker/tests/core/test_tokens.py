@@ -71,7 +71,7 @@ class Term(KeyedServing):
 
     @property
     def term(self) -> int:
-        return self.base + self.part.consumer_groups[GROUP].server_epoch
+        return self.base + self.part.consumer_groups[GROUP].served.server_epoch
 
 
 @pytest.mark.parametrize("base", [0, (1 << 22) - 1, 1 << 24, tokens.TERM_MAX - 3])

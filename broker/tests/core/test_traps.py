@@ -297,10 +297,13 @@ def test_an_answer_to_an_earlier_run_or_another_segment_confirms_no_control_reco
     bench.hear(M01, msg.CursorsReplicated(P, 1, 1, 1_000_000))
     bench.hear(
         M01,
-        msg.CursorsReplicated(P, 1, consumer_group.server_epoch - 1, max(consumer_group.served.ledger.replications)),
+        msg.CursorsReplicated(
+            P, 1, consumer_group.served.server_epoch - 1, max(consumer_group.served.ledger.replications)
+        ),
     )
     bench.hear(
-        M01, msg.CursorsReplicated(P, 2, consumer_group.server_epoch, max(consumer_group.served.ledger.replications))
+        M01,
+        msg.CursorsReplicated(P, 2, consumer_group.served.server_epoch, max(consumer_group.served.ledger.replications)),
     )
     assert consumer_group.served.ledger.replications
 

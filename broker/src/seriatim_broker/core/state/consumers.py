@@ -30,6 +30,7 @@ from ..values.log import HandOverState
 from ..values.positions import Place
 from ..values.segment import Segment
 from ..values.states import State, freeze_value, nothing
+from ..values.tokens import first_of
 from .broker import BrokerState
 from .dispatcher import Consumer, Dispatcher
 from .keyed.dispatcher import KeyedDispatcher
@@ -118,7 +119,6 @@ class ConsumerGroup(State):
     questions: list[Question] = field(default_factory=list)
     segment_no: int = 0
     group_epoch: int = 0
-    server_epoch: int = 0
     cursor: CursorRecord | None = None  # as this broker read or wrote it last
     cursor_revision: int = 0
     served: Served | None = None  # while it is served here
@@ -150,10 +150,10 @@ class ConsumerGroup(State):
         return keyed.handoff.outgoing if keyed is not None else None
 
     @property
-    def term(self) -> int:
-        """The term of the tokens of its keys."""
-        assert self.cursor is not None
-        return self.cursor.term_base + self.server_epoch
+    def read_from(self) -> int:
+        """A read of the cursor that gives a lower revision came late, if it began before this one was known."""
+        outgoing = self.outgoing
+        return self.cursor_revision + (outgoing is not None and outgoing.has_conflict)
 
     @property
     def is_asked(self) -> bool:
@@ -262,7 +262,7 @@ class Seat(State):
 
     def read_cursor(self) -> None:
         """Ask the coordinator for the cursor."""
-        self.broker.out.emit(ReadCursor(self.partition.id, self.group.name, self.group.cursor_revision))
+        self.broker.out.emit(ReadCursor(self.partition.id, self.group.name, self.group.read_from))
 
 
 class Served(Seat):
@@ -272,13 +272,14 @@ class Served(Seat):
 
     Attributes:
         cursor: The cursor, as this broker read or wrote it last.
+        server_epoch: The server epoch in which this broker began to serve it.
         segment: The cursor segment, as the newest chain record has it.
         log: The cursor segment on this disk.
         ledger: What is acknowledged, and who has that on disk.
         dispatcher: Which consumer is active, and how far it was given messages.
     """
 
-    __slots__ = ("cursor", "dispatcher", "ledger", "log", "segment")
+    __slots__ = ("cursor", "dispatcher", "ledger", "log", "segment", "server_epoch")
 
     cursor: CursorRecord
 
@@ -286,6 +287,7 @@ class Served(Seat):
         super().__init__(seat.broker, seat.partition, seat.group)
         self.cursor = cursor
         self.segment = segment
+        self.server_epoch = segment.server_epoch
         self.log: SegmentLog = seat.partition.logs[segment.no]
         self.ledger = ledger
         self.dispatcher = seat.group.dispatcher
@@ -307,15 +309,27 @@ class KeyedServed(Served):
 
     Attributes:
         keyed: Its keys.
+        term: The present term of its tokens.
+        first_token: The token below all that are given in this term.
     """
 
-    __slots__ = ("keyed",)
+    __slots__ = ("first_token", "keyed", "term")
 
     def __init__(
         self, seat: Seat, cursor: CursorRecord, segment: Segment, ledger: Ledger, keyed: KeyedDispatcher
     ) -> None:
         super().__init__(seat, cursor, segment, ledger)
         self.keyed = keyed
+        self._begin_term()
+
+    def take_up(self, cursor: CursorRecord, revision: int) -> None:
+        """With its term."""
+        super().take_up(cursor, revision)
+        self._begin_term()
+
+    def _begin_term(self) -> None:
+        self.term = self.cursor.term_base + self.server_epoch
+        self.first_token = first_of(self.term)
 
     def freeze(self) -> Hashable:
         """With its keys."""

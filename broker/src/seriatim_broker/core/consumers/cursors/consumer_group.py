@@ -120,7 +120,7 @@ def forget_if_unused(partition: Partition, consumer_group: ConsumerGroup) -> Non
 
 def forget(partition: Partition, consumer_group: ConsumerGroup) -> None:
     """Forget what this member knows of a consumer group, but for the revision of its cursor (`left-is-known`)."""
-    partition.left_revision = max(partition.left_revision, consumer_group.cursor_revision)
+    partition.left_revision = max(partition.left_revision, consumer_group.read_from)
     partition.consumer_groups = drop(partition.consumer_groups, consumer_group.name)
 
 

@@ -386,7 +386,7 @@ def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId
     """A member lacks a change of the rows: send it all rows."""
     consumer_group = partition.consumer_groups.get(message.consumer_group)
     served = consumer_group.served if consumer_group is not None else None
-    if served is not None and served.group.server_epoch == message.server_epoch:
+    if served is not None and served.server_epoch == message.server_epoch:
         served.ledger.told.pop(sender, None)  # also while the cursor is written: it does not ask again
         if served.is_serving:
             replicate(served)

@@ -140,7 +140,9 @@ def with_term(seat: Seat, record: CursorRecord) -> CursorRecord:
     chain = seat.chain
     left, following = chain.segment(seat.cursor.segment_no), chain.segment(record.segment_no)
     left_epoch = left.server_epoch if left is not None else chain.epoch
-    return record.after_term(max(left_epoch, seat.group.server_epoch), following.server_epoch if following else 0)
+    if seat.group.served is not None:
+        left_epoch = max(left_epoch, seat.group.served.server_epoch)
+    return record.after_term(left_epoch, following.server_epoch if following else 0)
 
 
 def move_to(served: Served, handing: OutgoingHandoff, record: CursorRecord, chain_revision: int) -> None:
@@ -254,9 +256,8 @@ def on_written(seat: Seat, outcome: WriteOutcome) -> None:
             handing.sent = None
     consumer_group.reads_chain_first = outcome is WriteOutcome.CONFLICT
     if outcome is WriteOutcome.CONFLICT and handing is not None:
-        # Only a read that begins from now on counts. One that is under way may have found the cursor before an earlier
-        # try was carried out: this member would continue, and the next server too.
-        consumer_group.cursor_revision += 1
+        # Without it, an earlier try is carried out, this member reads the cursor of before, and both servers continue.
+        handing.has_conflict = True
         # The transaction compared the chain too. Without a look at it: this member, which was not notified of the last
         # switch, would write the same cursor under the same revision of the chain for ever.
         seat.partition.read_chain(seat.broker)

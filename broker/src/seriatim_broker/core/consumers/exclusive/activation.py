@@ -22,7 +22,7 @@ def activate(served: Served, consumer: Consumer) -> None:
     if len(consumer_group.consumers) > 1:
         served.poll(broker.config.session_poll_us, TimerKind.SESSION)
     broker.streams.activations += 1  # over the member run, so no token comes twice in one server epoch
-    token = consumer_group.server_epoch << TOKEN_COUNTER_BITS | broker.streams.activations % (1 << TOKEN_COUNTER_BITS)
+    token = served.server_epoch << TOKEN_COUNTER_BITS | broker.streams.activations % (1 << TOKEN_COUNTER_BITS)
     dispatcher.grant(consumer, token, served.ledger.acked)
     delivery_attempts.begin_grant(served)
     tell(broker, consumer, _joined(served, active=True))
@@ -42,6 +42,6 @@ def stand_by(served: Served, consumer: Consumer) -> None:
 def _joined(served: Served, active: bool) -> Joined:
     group, cursor, token = served.group, served.cursor, served.dispatcher.token if active else 0
     return Joined(
-        active, group.segment_no, served.ledger.acked, token, group.group_epoch, group.server_epoch, cursor.paused,
+        active, group.segment_no, served.ledger.acked, token, group.group_epoch, served.server_epoch, cursor.paused,
         cursor.begun_by, cursor.mode, at_most_once=cursor.at_most_once,
     )  # fmt: skip

@@ -191,7 +191,7 @@ def _deliver_run(served: Served, consumer: Consumer, run: list[Batch]) -> None:
         start,
         served.ledger.repeated_below,
         attempt,
-        consumer_group.server_epoch,
+        served.server_epoch,
     )
     tell(served.broker, consumer, batches)
     dispatcher.pass_to(end)

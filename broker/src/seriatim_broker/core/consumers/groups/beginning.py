@@ -17,6 +17,7 @@ from ...state.keyed import rows as keyed_rows
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.ledger import Ledger
 from ...state.partition import Partition
+from ...values import tokens
 from ...values.chain import Chain
 from ...values.effects import SubscriptionRefused
 from ...values.events import CursorRecord
@@ -24,10 +25,9 @@ from ...values.kinds import TimerKind
 from ...values.log import NO_HAND_OVER, CursorState, HandOverState
 from ...values.positions import Place, first_kept, position_of
 from ...values.segment import Segment
-from ...values.tokens import TERM_MAX
 from ..cursors import control_records, crossing, delivery_attempts
 from ..cursors.consumer_group import forget_if_unused, serving_of, tell
-from ..keyed import grants, handoff, outcomes, waiting_keys
+from ..keyed import handoff, outcomes, waiting_keys
 from . import cursor_notes, operations, progress, questions, subscriptions
 
 
@@ -37,7 +37,7 @@ def begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
     frozen = consumer_group.served
     if isinstance(frozen, KeyedServed) and handoff.is_still_served(frozen, record, segment):
         consumer_group.phase = ConsumerGroupPhase.SERVING
-        frozen.cursor = record
+        frozen.take_up(record, consumer_group.cursor_revision)
         subscriptions.welcome_new(frozen)
         frozen.keyed.handoff.outgoing = None
         outcomes.thaw(frozen)
@@ -46,7 +46,8 @@ def begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
     if _is_behind_for_good(partition, consumer_group.name, segment.no, record):
         _wait_for_rebuild(seat, record)
         return
-    if record.mode.is_keyed and record.term_base + segment.server_epoch > TERM_MAX:
+    term = record.term_base + segment.server_epoch
+    if record.mode.is_keyed and term > tokens.TERM_MAX:
         text = f"group {consumer_group.name} has used up its tokens in {partition.name}"
         refuse(seat, errors.PreconditionError(f"{text}: consume under another group name"))
         return
@@ -57,12 +58,12 @@ def begin(seat: Seat, segment: Segment, record: CursorRecord) -> None:
     has_note = record.dropped_from or (known is not None and known.untold)
     if has_note and not _has_read_chain(seat):
         return
-    consumer_group.server_epoch = segment.server_epoch
     ledger = Ledger()
     ledger.begin(known, record)
     if record.mode.is_keyed and ((known is not None and known.untold) or ledger.dropped_from):
         offset = known.untold if known is not None and known.untold else ledger.dropped_from
-        ledger.note_dropped(offset, position_of(seat.chain, offset), grants.newest_token(seat))
+        newest_token = tokens.first_of(term) + seat.broker.streams.tokens - consumer_group.tokens_from
+        ledger.note_dropped(offset, position_of(seat.chain, offset), newest_token)
     consumer_group.passes_alone = False
     is_behind = segment.no <= record.repeated_to or control_records.was_further(
         partition, consumer_group.name, segment.no, record.group_epoch

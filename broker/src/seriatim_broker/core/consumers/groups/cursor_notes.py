@@ -87,7 +87,7 @@ def _take_next_term(served: KeyedServed) -> None:
     elif not served.partition.revision:
         served.partition.read_chain(broker)
         served.poll(broker.config.retry_us, TimerKind.KEEPING)
-    elif consumer_group.term < TERM_MAX:
+    elif served.term < TERM_MAX:
         crossing.write_cursor(
             served, with_next_term(served.cursor), consumer_group.cursor_revision, served.partition.revision
         )

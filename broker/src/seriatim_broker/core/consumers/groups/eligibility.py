@@ -65,7 +65,7 @@ def on_cursors_replicated(
         if (
             served is None
             or message.serial not in served.ledger.replications
-            or (served.segment.no, consumer_group.server_epoch) != (no, message.server_epoch)
+            or (served.segment.no, served.server_epoch) != (no, message.server_epoch)
         ):
             continue
         for serial in [serial for serial in served.ledger.replications if serial <= message.serial]:

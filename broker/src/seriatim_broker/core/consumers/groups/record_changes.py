@@ -29,11 +29,10 @@ def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, c
                 questions.answer(Seat(broker, partition, consumer_group))
             continue
         segment = chain.segment(consumer_group.segment_no)
-        if segment is None or segment.server != broker.member or segment.server_epoch != consumer_group.server_epoch:
-            _revoke(Seat(broker, partition, consumer_group), segment)
-            continue
         served = consumer_group.served
-        if served is None:
+        is_mine = segment is not None and segment.server == broker.member
+        if segment is None or not is_mine or served is None or segment.server_epoch != served.server_epoch:
+            _revoke(Seat(broker, partition, consumer_group), segment)
             continue
         gap_reports.tell_new_gaps(served, known)
         _expect_only_eligible(served)

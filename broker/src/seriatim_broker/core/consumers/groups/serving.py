@@ -134,7 +134,7 @@ def _came_late(consumer_group: ConsumerGroup, revision: int, known_revision: int
       2. This member reads the cursor, and waits for one that is as new as the one that it knows.
       3. Only this cursor was lost, so no broker notices the restore. The consumers wait for ever.
     """
-    return 0 < revision < consumer_group.cursor_revision and known_revision < consumer_group.cursor_revision
+    return 0 < revision < consumer_group.read_from and known_revision < consumer_group.read_from
 
 
 def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWritten) -> None:

@@ -195,7 +195,7 @@ def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLe
         forward.row = event.row
         forward.tries = 0
         if not forward.number:
-            keyed.give_number(forward, served.group.term)
+            keyed.give_number(forward, served.term)
             served.ledger.acknowledge(keyed.window.floor)
             forward.written = control_records.replicate(served)
     go_on(served)

@@ -17,7 +17,7 @@ from seriatim_api.key_names import KEY_BYTES_MAX, name_of_key, name_of_offset, n
 from ...copies import producer_tables
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import KeyedServed, Seat
+from ...state.consumers import KeyedServed
 from ...state.dispatcher import Consumer
 from ...state.keyed import frames, room
 from ...state.keyed.dispatcher import KeyedDispatcher
@@ -138,9 +138,9 @@ def _note_gone(served: KeyedServed, offset: int) -> None:
     served.ledger.note_dropped(offset, position_of(served.chain, offset), token)
 
 
-def newest_token(seat: Seat) -> int:
+def newest_token(served: KeyedServed) -> int:
     """The highest token that was given in this term; all later ones are higher."""
-    return tokens.first_of(seat.group.term) + seat.broker.streams.tokens - seat.group.tokens_from
+    return served.first_token + served.broker.streams.tokens - served.group.tokens_from
 
 
 # ---- reading keys ---------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget | None)
     count = broker.streams.tokens - served.group.tokens_from
     if count >= broker.config.term_tokens_max:  # few tokens of the term are left, so the server takes the next term
         served.poll(TERM_US, TimerKind.KEEPING)
-        if count + FRAME_MESSAGES_MAX > tokens.count_max(served.group.term):
+        if count + FRAME_MESSAGES_MAX > tokens.count_max(served.term):
             return
     turn = keyed.grants.turn % len(waiting)
     keyed.grants.turn += 1
@@ -742,7 +742,7 @@ def _deliver(served: KeyedServed, frame: Frame, body: bytes) -> None:
     if frame.consumer.is_on_demand:
         frame.consumer.demand = max(frame.consumer.demand - len(offsets), 0)
     tokens_given = range(frame.first_token, frame.first_token + len(counts))
-    granted = Granted(tokens_given, counts, attempts, repeated, offsets, body, served.group.server_epoch)
+    granted = Granted(tokens_given, counts, attempts, repeated, offsets, body, served.server_epoch)
     tell(served.broker, frame.consumer, granted)
     streams = served.broker.streams
     stream = frame.consumer.stream

@@ -166,7 +166,7 @@ def _make(served: KeyedServed) -> None:
         following.no,
         served.group.name,
         served.group.group_epoch,
-        HandOverId(served.group.server_epoch, served.broker.new_serial()),
+        HandOverId(served.server_epoch, served.broker.new_serial()),
         tuple(rows),
     )
     keyed.handoff.outgoing = OutgoingHandoff(state, oldest, following.server)
@@ -199,7 +199,7 @@ def _move(served: KeyedServed, handing: OutgoingHandoff) -> None:
     if wait_us:
         served.retry_in(min(wait_us, served.broker.config.refused_us_max))
         return
-    record = served.cursor.moved_to(segment.no).after_term(served.group.server_epoch, segment.server_epoch)
+    record = served.cursor.moved_to(segment.no).after_term(served.server_epoch, segment.server_epoch)
     record = replace(record, handoff=handing.handoff.id, oldest=handing.oldest)
     crossing.move_to(served, handing, record, partition.revision)
 
@@ -210,7 +210,7 @@ def is_still_served(served: KeyedServed, record: CursorRecord, segment: Segment)
     return (
         handing is not None
         and (record.segment_no, record.group_epoch) == (served.keyed.segment_no, handing.handoff.group_epoch)
-        and segment.server_epoch == served.group.server_epoch
+        and segment.server_epoch == served.server_epoch
     )
 
 

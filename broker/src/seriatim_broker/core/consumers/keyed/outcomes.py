@@ -52,7 +52,7 @@ def join(served: KeyedServed, consumer: Consumer) -> None:
     consumer.reported_gaps = ()
     joined = Joined(
         True, consumer_group.segment_no, served.ledger.acked, 0, consumer_group.group_epoch,
-        consumer_group.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
+        served.server_epoch, cursor.paused, cursor.begun_by, cursor.mode, cursor.retry.grant_ms,
         cursor.at_most_once,
     )  # fmt: skip
     tell(served.broker, consumer, joined)

@@ -26,6 +26,8 @@ class OutgoingHandoff(State):
         is_kept: Every member that must keep it has it.
         sent: The transaction that moves the cursor, as long as its outcome is not known; None: none is under way.
         is_unknown: A try of it had no answer. So a later try that is refused does not say that it is not carried out.
+        has_conflict: It found that the cursor or the chain had changed. Only a read of the cursor that begins from then
+            on counts: one that is under way may have found the cursor before an earlier try was carried out.
     """
 
     handoff: HandOverState
@@ -35,6 +37,7 @@ class OutgoingHandoff(State):
     is_kept: bool = False
     sent: WriteCursor | None = None
     is_unknown: bool = False
+    has_conflict: bool = False
 
 
 @dataclass(slots=True, eq=False)
