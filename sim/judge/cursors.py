@@ -12,6 +12,7 @@ from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from .deliveries import Deliveries
+from .excuses import Excuse
 from .ledgers import Ledgers
 from .modes import ONCE_EXCLUSIVE
 from .operations import Operations
@@ -38,6 +39,7 @@ class Cursors:
         seen = self._seen
         if partition in seen.gone:
             seen.states.add("cursor of a deleted partition written")
+        was_forgotten = (group, partition) in seen.forgotten_cursors
         seen.cursors[group, partition] = new.segment_no
         seen.forgotten_cursors.discard((group, partition))
         seen.cursor_epochs[group, partition] = new.group_epoch
@@ -49,8 +51,8 @@ class Cursors:
         if old is None:
             begins = make_offset(new.segment_no, new.start_index)
             known = seen.groups.get((group, partition))
-            if (group, partition) in seen.begins_again:
-                seen.begins_again.discard((group, partition))
+            if was_forgotten and make_offset(1, 0) < begins <= seen.dropped_below.get(partition, 0):
+                seen.excuse(Excuse.FORGOTTEN_CURSOR)
                 seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, begins)
                 return
             is_same = known is not None and seen.waits_for_rebuild and max(known.group_epoch, 1) == new.group_epoch

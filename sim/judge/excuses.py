@@ -31,5 +31,5 @@ class Excuse(enum.Enum):
     NOT_YET_FLUSHED = "a new server has all of a segment in memory"
     TIME_SET_BACK = "an append time that could not be true"
     TIME_UNKNOWN = "append times after an unsettled segment"
-    FORGOTTEN_CURSOR = "a segment leaves the record, and the coordinator has lost the cursor in it"
+    FORGOTTEN_CURSOR = "retention drops messages of a group whose cursor the coordinator has lost"
     OLDER_CURSOR = "a server believes the cursor of an older copy of the coordinator"

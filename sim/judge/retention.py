@@ -36,7 +36,6 @@ class Retention:
             if (group, of) not in seen.forgotten_cursors:
                 seen.fail("RETAIN", f"{what}, and {group} stands in {no}")
             seen.excuse(Excuse.FORGOTTEN_CURSOR)
-            seen.begins_again.add((group, of))
         first, *later = after.segments[:2]
         needing = [first, *(later if first.state is SegmentState.LOST else [])]
         if any(segment.incomplete_table for segment in needing):
@@ -112,6 +111,7 @@ class Retention:
             seen = self._seen
             groups = (group for group, of in seen.cursors if of == partition and group not in seen.cursorless)
             drops.append((below, frozenset(groups)))
+            seen.dropped_below[partition] = below
 
     def _stood_before(self, group: str, partition: PartitionId, first: int, end: int) -> bool:
         """Whether the consumer group had a cursor when something between the offsets was dropped.

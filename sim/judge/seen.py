@@ -46,7 +46,7 @@ class Seen:
         cursors: The segment of each consumer group's cursor,
         cursor_epochs: and the group epoch.
         forgotten_cursors: Those that the coordinator lost, until it has one of the consumer group again.
-        begins_again: Consumer groups whose messages retention dropped when the coordinator had lost their cursors.
+        dropped_below: The offset below which retention has dropped all messages of a partition.
         cursorless: The labels of readers of ranges, which no segment and no drop waits for.
         past_views: What consumer groups saw before they were moved, oldest first.
         untold_from: By consumer group, `dropped_from` of its cursor.
@@ -82,7 +82,7 @@ class Seen:
         self.cursors: dict[tuple[str, PartitionId], int] = {}
         self.cursor_epochs: dict[tuple[str, PartitionId], int] = {}
         self.forgotten_cursors: set[tuple[str, PartitionId]] = set()
-        self.begins_again: set[tuple[str, PartitionId]] = set()
+        self.dropped_below: dict[PartitionId, int] = {}
         self.cursorless: set[str] = set()
         self.untold_from: dict[tuple[str, PartitionId], int] = {}
         self.left: dict[PartitionId, list[Segment]] = {}
