@@ -173,6 +173,14 @@ async def test_a_rebuild_lets_no_group_begin_from_its_first_write_to_its_last() 
     assert floor.floor == NOW_MS, "above every group epoch that was used"
 
 
+async def test_cursors_of_a_partition_are_written_before_its_chain() -> None:
+    """Rule `cursors-before-chains`."""
+    coordinator = MemoryCoordinator(MemoryStore())
+    plan = await make_plan(coordinator, KEYS, Answers((replace(told(M00, FIRST), cursors={P: [G10]}),)), NOW_MS)
+    written = [put.key for step in plan.steps for put in step.operations if isinstance(put, Put)]
+    assert written.index(KEYS.cursor(P, "g")) < written.index(KEYS.chain(P))
+
+
 async def test_a_rebuild_that_finds_nothing_lost_leaves_the_floor() -> None:
     store = MemoryStore()
     coordinator = MemoryCoordinator(store)

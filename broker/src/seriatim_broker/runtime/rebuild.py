@@ -293,7 +293,14 @@ async def _read_chains(coordinator: Coordinator, keys: Keys, items: Mapping[str,
 def _plan_chains(
     plan: Plan, keys: Keys, items: Mapping[str, KeyValue], chains: _Chains, told: Sequence[Told]
 ) -> dict[str, dict[int, Chain]]:
-    """Plan chains and cursors. Returns the chains of each topic, by partition number."""
+    """Plan chains and cursors. Returns the chains of each topic, by partition number.
+
+    Rule `cursors-before-chains` (K2, J1): the cursors of a partition are written before its chain. A cursor in a
+    segment that the record does not have waits for the record. Without it:
+      1. Consumer group g has left segment 1, and the coordinator forgets that.
+      2. The rebuild writes the chain. A broker that waited for it has all that it knew, and serves g in segment 1.
+      3. It grants k:5 once more, which was confirmed in segment 1, before the cursor of g is written.
+    """
     current = chains.by_partition
     tombstones = (partition_of(name) for name in items if name.startswith(keys.tombstones))
     ranges = items.get(keys.deleted_partitions)
@@ -312,8 +319,6 @@ def _plan_chains(
         if planned.conflict:
             plan.conflicts.append(f"{name}: {planned.conflict}")
         topics.setdefault(chain.topic, {})[chain.number] = chain
-        if planned.chain is not None:
-            _plan_chain(plan, keys, items, chains.archive, planned)
         cursors = [cursor for one in told for cursor in one.cursors.get(partition, ())]
         for group in sorted({cursor.consumer_group for cursor in cursors}):
             key = keys.cursor(partition, group)
@@ -326,6 +331,8 @@ def _plan_chains(
                     record = replace(record, reported_at_ms=plan.now_ms)  # kept for as long as if it had been here
                 text = f"the cursor of {group} in {name}: segment {record.segment_no}, epoch {record.group_epoch}"
                 _put(plan, items, key, cursor_to_value(record, value), text)
+        if planned.chain is not None:
+            _plan_chain(plan, keys, items, chains.archive, planned)
     return topics
 
 
