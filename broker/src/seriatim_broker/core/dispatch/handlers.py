@@ -13,7 +13,7 @@ from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId
 
 from ..consumers.cursors import control_records
-from ..consumers.cursors.consumer_group import forget_if_unused
+from ..consumers.cursors.consumer_group import forget_if_unused, keyed_of
 from ..consumers.exclusive import assignment, delivery, reassignment
 from ..consumers.groups import (
     beginning,
@@ -33,6 +33,7 @@ from ..control import drain, holdings, orders, retention
 from ..copies import copying, gaps, producer_tables, repair, settle
 from ..peers import lanes, right
 from ..state.broker import BrokerState
+from ..state.consumers import KeyedServed
 from ..state.partition import Partition, Partitions
 from ..switching import fencing, idle_blocks, planned, preparing, routes, sealing, switch
 from ..values import events as ev
@@ -156,8 +157,8 @@ def _log_read(broker: BrokerState, known: Partitions, event: ev.LogRead) -> None
         copying.on_log_read(broker, partition, no, who, from_index, event.batches, kind)
 
 
-def _reader(handle: Callable[[BrokerState, Partition, str, Any], None]) -> Handler:
-    """A handler that gives what was read to the consumer group that asked for it."""
+def _reader(handle: Callable[[KeyedServed, Any], None]) -> Handler:
+    """A handler that gives what was read to the consumer group that asked for it, if it is still served key by key."""
 
     def on_event(broker: BrokerState, known: Partitions, event: Any) -> None:
         _, partition_id, no, who, _ = broker.reads.pop(event.serial)
@@ -167,7 +168,9 @@ def _reader(handle: Callable[[BrokerState, Partition, str, Any], None]) -> Handl
         if event.is_damaged:
             repair.begin(broker, partition, no)
         assert isinstance(who, str)
-        handle(broker, partition, who, event)
+        served = keyed_of(partition, who)
+        if served is not None:
+            handle(served, event)
 
     return on_event
 

@@ -177,16 +177,15 @@ def _origin(served: KeyedServed, forward: Forward) -> DeadLetterOrigin:
     )  # fmt: skip
 
 
-def on_read(broker: BrokerState, partition: Partition, group: str, event: DeadLetterRead) -> None:
+def on_read(served: KeyedServed, event: DeadLetterRead) -> None:
     """A message was read, and its dead letter is made: it gets a number.
 
     Only what can be sent gets a number. Without it: a message that cannot be read would hold up all later numbers.
     """
-    served = keyed_of(partition, group)
-    forward = _reading(served.keyed, event.serial) if served is not None else None
-    if served is None or forward is None:
+    keyed, forward = served.keyed, _reading(served.keyed, event.serial)
+    if forward is None:
         return
-    keyed, forward.reading = served.keyed, 0
+    forward.reading = 0
     if keyed.handoff.frozen is not None or not served.is_serving:
         return
     if event.row is None:

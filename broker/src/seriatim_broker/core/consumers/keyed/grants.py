@@ -33,7 +33,7 @@ from ...values.messages import CopyAnswer
 from ...values.positions import Place, end_of_gone, position_of
 from ...values.segment import SegmentState
 from ..cursors import control_records
-from ..cursors.consumer_group import keyed_of, tell
+from ..cursors.consumer_group import tell
 from ..cursors.gap_reports import GoneBudget, tell_dropped, tell_lost
 from . import dead_letters, earlier_messages
 
@@ -232,22 +232,21 @@ def note_full(served: KeyedServed) -> None:
     )
 
 
-def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: KeysRead) -> None:
+def on_keys_read(served: KeyedServed, event: KeysRead) -> None:
     """The keys were read: the messages wait behind those of the same key.
 
     All that was read is reserved, so that it can be granted; see rule `reservations` in `exclusive.delivery`.
     """
-    served = keyed_of(partition, group)
-    if served is None or served.keyed.reading != event.serial:
+    broker, keyed, segment = served.broker, served.keyed, served.segment
+    if keyed.reading != event.serial:
         return
-    keyed, segment = served.keyed, served.segment
     keyed.reading = 0
     if not event.columns:
         served.retry_in(broker.config.retry_us)
         return
     before = None
     if segment.incomplete_table:
-        before = producer_tables.want_before(broker, partition, segment.no)
+        before = producer_tables.want_before(broker, served.partition, segment.no)
         if before is None:
             served.retry_in(broker.config.retry_us)
             return
@@ -256,7 +255,7 @@ def on_keys_read(broker: BrokerState, partition: Partition, group: str, event: K
     #   1. Groups g and h have message k:5. g fails on it, and it goes to the dead-letter topic of g.
     #   2. An administrator replays it. Its copy is k:9.
     #   3. h, which has worked on k:5 long ago, is given k:9.
-    for_it = (0, group_hash(group))
+    for_it = (0, group_hash(served.group.name))
     for column in event.columns:
         header = column.header
         if header.end_index > served.log.readable_below:
@@ -579,12 +578,11 @@ def _give_back(served: KeyedServed, serial: int) -> None:
             keyed.line.requeue(grant.key)
 
 
-def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: RowsRead) -> None:
+def on_rows_read(served: KeyedServed, event: RowsRead) -> None:
     """The values of granted messages were read: deliver them, if the grants still stand."""
-    served = keyed_of(partition, group)
-    if served is None or event.serial not in served.keyed.grants.reads:
+    broker, keyed, is_at_most_once = served.broker, served.keyed, served.cursor.at_most_once
+    if event.serial not in keyed.grants.reads:
         return
-    keyed, is_at_most_once = served.keyed, served.cursor.at_most_once
     frame = keyed.grants.reads.pop(event.serial)
     consumer, is_whole = frame.consumer, all(keyed.grants.by_token.get(grant.token) is grant for grant in frame.grants)
     if consumer.read_serial == event.serial:
@@ -598,7 +596,7 @@ def on_rows_read(broker: BrokerState, partition: Partition, group: str, event: R
         _set_unreadable_aside(served, frame, event.unreadable)
     elif event.body is None:
         _take_back(keyed, frame)
-        right.seek(broker, partition, served.segment.no)
+        right.seek(broker, served.partition, served.segment.no)
         served.retry_in(broker.config.retry_us)
         return
     elif not is_whole:  # the body has the messages of all these grants, so it counts only if all of them do
