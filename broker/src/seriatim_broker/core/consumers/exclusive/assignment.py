@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from seriatim_api.spreading import reader_of
 
-from ...state.broker import BrokerState
 from ...state.consumers import Seat, Served
 from ...state.dispatcher import Consumer
-from ...state.partition import Partition
 from ...values.effects import YieldAsked
 from ...values.events import ConsumerSpreadOver
 from ...values.kinds import TimerKind
@@ -76,13 +74,10 @@ def _reader(counted: dict[str, Consumer]) -> Consumer:
     return counted[reader_of(one.number % one.spread_over, one.spread_over, sorted(counted))]
 
 
-def on_spread_over(broker: BrokerState, partition: Partition, event: ConsumerSpreadOver) -> None:
+def on_spread_over(seat: Seat, consumer: Consumer, event: ConsumerSpreadOver) -> None:
     """A consumer reads more partitions, because the topic has more."""
-    for consumer_group in partition.consumer_groups.values():
-        for consumer in consumer_group.consumers:
-            if (consumer.stream, consumer.subscription) == (event.stream, event.subscription):
-                consumer.spread_over = event.partitions if consumer.number < event.partitions else 0
-                changed(Seat(broker, partition, consumer_group))
+    consumer.spread_over = event.partitions if consumer.number < event.partitions else 0
+    changed(seat)
 
 
 def waits_for_return(served: Served) -> bool:

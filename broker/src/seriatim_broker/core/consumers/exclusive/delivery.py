@@ -16,7 +16,7 @@ from seriatim_api.ids import split_offset
 from ...copies import producer_tables
 from ...peers import right
 from ...state.broker import BrokerState
-from ...state.consumers import Served
+from ...state.consumers import Seat, Served
 from ...state.dispatcher import Consumer
 from ...state.partition import Partition
 from ...values.effects import Batches, ReadLog, Skip
@@ -202,21 +202,12 @@ def _deliver_run(served: Served, consumer: Consumer, run: list[Batch]) -> None:
     )
 
 
-def on_ack(broker: BrokerState, partition: Partition, event: ConsumerAck) -> None:
+def on_ack(seat: Seat, consumer: Consumer, event: ConsumerAck) -> None:
     """A consumer acknowledges all messages up to an offset. It counts only with the token of the current grant."""
-    for consumer_group in partition.consumer_groups.values():
-        for consumer in consumer_group.consumers:
-            if (consumer.stream, consumer.subscription) != (event.stream, event.subscription):
-                continue
-            no, index = split_offset(event.offset)
-            current = (
-                consumer is consumer_group.dispatcher.active
-                and event.token == consumer_group.dispatcher.token
-                and no == consumer_group.segment_no
-            )
-            served = consumer_group.serving
-            if not current or served is None or index >= served.dispatcher.delivered:
-                return  # a stale token changes nothing
-            if served.ledger.acknowledge(index + 1):
-                control_records.replicate_soon(served)
-            return
+    served, dispatcher = seat.group.serving, seat.group.dispatcher
+    no, index = split_offset(event.offset)
+    current = consumer is dispatcher.active and event.token == dispatcher.token and no == seat.group.segment_no
+    if not current or served is None or index >= dispatcher.delivered:
+        return  # a stale token changes nothing
+    if served.ledger.acknowledge(index + 1):
+        control_records.replicate_soon(served)

@@ -15,14 +15,14 @@ from __future__ import annotations
 from seriatim_api.ids import split_offset
 
 from ...state.broker import BrokerState
-from ...state.consumers import KeyedServed, Served
-from ...state.dispatcher import Yielding
+from ...state.consumers import KeyedServed, Seat, Served
+from ...state.dispatcher import Consumer, Yielding
 from ...state.ledger import Ledger
 from ...state.partition import Partition
 from ...values.effects import YieldAsked
 from ...values.events import ConsumerYielded
 from ...values.kinds import TimerKind
-from ..cursors.consumer_group import consumer_group_with, serving_of, tell
+from ..cursors.consumer_group import serving_of, tell
 from . import activation, assignment
 
 
@@ -116,7 +116,7 @@ def _is_done(ledger: Ledger, below: int) -> bool:
     return min(ledger.acked, ledger.safe_acked) >= below
 
 
-def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded) -> None:
+def on_yielded(seat: Seat, consumer: Consumer, event: ConsumerYielded) -> None:
     """The active consumer says from which index on it gives its application nothing.
 
     Rule `only-the-asked` (I9): only the answer to the last question counts. Without it:
@@ -124,17 +124,16 @@ def on_yielded(broker: BrokerState, partition: Partition, event: ConsumerYielded
       2. The application of c1 is given 1:5. c1 is asked once more. Its first answer arrives, and 1:4 is acknowledged.
       3. c2 is given 1:5 as a first delivery.
     """
-    consumer_group = consumer_group_with(partition, event.stream, event.subscription)
-    served = consumer_group.serving if consumer_group is not None else None
+    served = seat.group.serving
     if served is None or isinstance(served, KeyedServed):
         return
     dispatcher = served.dispatcher
-    yielding, active = dispatcher.yielding, dispatcher.active
+    yielding = dispatcher.yielding
     no, index = split_offset(event.offset)
     if (
         yielding is None
-        or active is None
-        or (active.stream, active.subscription, dispatcher.token) != (event.stream, event.subscription, event.token)
+        or consumer is not dispatcher.active
+        or event.token != dispatcher.token
         or not _is_answer(yielding, event)
         or no != served.segment.no
     ):

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...state.broker import BrokerState
 from ...state.consumers import Seat
+from ...state.dispatcher import Consumer
 from ...state.partition import Partition, Partitions
 from ...values.effects import Deliver, Pong
 from ...values.events import ConsumerCredit, ConsumerGone, ConsumerJoin, ConsumerLeave, ConsumerPing
@@ -35,14 +36,22 @@ def on_leave(broker: BrokerState, partitions: Partitions, event: ConsumerLeave) 
     return partition
 
 
-def subscribed(handle: Callable[[BrokerState, Partition, Any], None]) -> Callable[[BrokerState, Partitions, Any], None]:
-    """A handler for the partition of the subscription that the event names. If there is none here, nothing happens."""
+def subscribed(handle: Callable[[Seat, Consumer, Any], None]) -> Callable[[BrokerState, Partitions, Any], None]:
+    """A handler for the consumer of the subscription that the event names. If there is none here, nothing happens.
+
+    It is given the consumer group as it is served here, or else as one whose place is not known.
+    """
 
     def on_event(broker: BrokerState, partitions: Partitions, event: Any) -> None:
         subscribed_to = broker.streams.subscriptions.get(event.stream, {}).get(event.subscription)
         partition = partitions.get(subscribed_to) if subscribed_to is not None else None
-        if partition is not None:
-            handle(broker, partition, event)
+        if partition is None:
+            return
+        for consumer_group in partition.consumer_groups.values():
+            for consumer in consumer_group.consumers:
+                if (consumer.stream, consumer.subscription) == (event.stream, event.subscription):
+                    handle(consumer_group.served or Seat(broker, partition, consumer_group), consumer, event)
+                    return
 
     return on_event
 

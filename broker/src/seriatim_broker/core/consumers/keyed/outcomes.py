@@ -18,12 +18,11 @@ from seriatim_api.ids import make_offset
 from seriatim_api.key_names import name_to_text
 
 from ...state.broker import BrokerState
-from ...state.consumers import ConsumerGroup, KeyedServed
+from ...state.consumers import KeyedServed, Seat
 from ...state.dispatcher import Consumer
 from ...state.keyed.dispatcher import KeyedDispatcher
 from ...state.keyed.grants import Grant
 from ...state.keyed.key import Key
-from ...state.partition import Partition
 from ...values.effects import Joined, KeepMessage, Revoked, TokensVoid
 from ...values.events import ConsumerAcks, ConsumerDemand, ConsumerExtend, ConsumerNack
 from ...values.keyed import Exhausted
@@ -61,17 +60,6 @@ def join(served: KeyedServed, consumer: Consumer) -> None:
 def claim(served: KeyedServed, consumer: Consumer) -> None:
     """The grants that were handed over for the name of a consumer are its own."""
     served.keyed.attach(consumer, served.broker.now.mono_us + CLAIM_US)
-
-
-def _served(partition: Partition, stream: int, subscription: int) -> tuple[KeyedServed, Consumer] | None:
-    for consumer_group in partition.consumer_groups.values():
-        served = consumer_group.served
-        if not isinstance(served, KeyedServed):
-            continue
-        for consumer in consumer_group.consumers:
-            if (consumer.stream, consumer.subscription) == (stream, subscription):
-                return served, consumer
-    return None
 
 
 def _grant_of(keyed: KeyedDispatcher, consumer: Consumer, token: int) -> Grant | None:
@@ -120,13 +108,17 @@ def thaw(served: KeyedServed) -> None:
     keyed = served.keyed
     if keyed.handoff.frozen is None:
         return
+    consumers = {(consumer.stream, consumer.subscription): consumer for consumer in served.group.consumers}
     for event in keyed.handoff.thaw():
+        consumer = consumers.get((event.stream, event.subscription))
+        if consumer is None:
+            continue  # it has left
         if isinstance(event, ConsumerAcks):
-            on_acks(served.broker, served.partition, event)
+            on_acks(served, consumer, event)
         elif isinstance(event, ConsumerNack):
-            on_nack(served.broker, served.partition, event)
+            on_nack(served, consumer, event)
         else:
-            on_extend(served.broker, served.partition, event)
+            on_extend(served, consumer, event)
     gone = [one for one in keyed.grants.holders if not one.is_absent and one not in served.group.consumers]
     if gone:
         for grant in keyed.grants.of(gone):
@@ -135,12 +127,10 @@ def thaw(served: KeyedServed) -> None:
     grants.go_on(served)
 
 
-def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> None:
+def on_acks(served: Seat, consumer: Consumer, event: ConsumerAcks) -> None:
     """A consumer acknowledges messages. Those of one grant come in their order; a later one does not count."""
-    found = _served(partition, event.stream, event.subscription)
-    if found is None:
+    if not isinstance(served, KeyedServed):
         return
-    served, consumer = found
     keyed = served.keyed
     if keyed.handoff.frozen is not None and _waits(served, consumer, event):
         return
@@ -182,7 +172,7 @@ def on_acks(broker: BrokerState, partition: Partition, event: ConsumerAcks) -> N
         if served.ledger.told_dropped(newest):
             control_records.replicate_soon(served)
     if void:
-        _tell_void(broker, consumer, void)
+        _tell_void(served.broker, consumer, void)
     control_records.after_passing(served)
     if event.tokens and not served.ledger.dirty and not served.ledger.replications:
         control_records.replicate_soon(served)  # so that the request is confirmed
@@ -199,29 +189,27 @@ def _tell_void(broker: BrokerState, consumer: Consumer, tokens: Iterable[int]) -
 # ---- failures -------------------------------------------------------------------------------------------
 
 
-def on_nack(broker: BrokerState, partition: Partition, event: ConsumerNack) -> None:
+def on_nack(served: Seat, consumer: Consumer, event: ConsumerNack) -> None:
     """A consumer failed on a message: its grant ends, and the message comes again when its delay is over.
 
     Rule `head-stays` (I2): the message stays the first one of its key. Without it:
       1. A consumer fails on k:5, and k:6 is granted while the delay of k:5 runs.
       2. k:6 is worked on before k:5.
     """
-    found = _served(partition, event.stream, event.subscription)
-    if found is None:
+    if not isinstance(served, KeyedServed):
         return
-    served, consumer = found
     keyed = served.keyed
     if keyed.handoff.frozen is not None and _waits(served, consumer, event):
         return
     grant = _grant_at(keyed, consumer, event.token, event.offset)
     if grant is None:
-        _tell_void(broker, consumer, (event.token,))
+        _tell_void(served.broker, consumer, (event.token,))
         return
     is_there = keyed.end_grant(grant)
     if grant.is_passed:
         keyed.line.requeue(grant.key)
         text = f"group {served.group.name} is at most once: the message was acknowledged, and does not come again"
-        tell(broker, consumer, TokensVoid((event.token,), errors.PreconditionError(text)))
+        tell(served.broker, consumer, TokensVoid((event.token,), errors.PreconditionError(text)))
         grants.go_on(served)
         return
     if grant.left > 1:
@@ -265,16 +253,14 @@ def _may_park(served: KeyedServed) -> bool:
     return served.keyed.lists.has_room(served.broker.config)
 
 
-def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) -> None:
+def on_extend(served: Seat, consumer: Consumer, event: ConsumerExtend) -> None:
     """A consumer moves the deadlines of grants. With a time of 0 it gives them back: they end now."""
-    found = _served(partition, event.stream, event.subscription)
-    if found is None:
+    if not isinstance(served, KeyedServed):
         return
-    served, consumer = found
     keyed = served.keyed
     if keyed.handoff.frozen is not None and _waits(served, consumer, event):
         return
-    deadline_us = broker.now.mono_us + 1_000 * min(max(event.grant_ms, 1), GRANT_MS_MAX)
+    deadline_us = served.broker.now.mono_us + 1_000 * min(max(event.grant_ms, 1), GRANT_MS_MAX)
     void: dict[int, None] = {}
     for token in event.tokens:
         grant = _grant_of(keyed, consumer, token)
@@ -286,32 +272,19 @@ def on_extend(broker: BrokerState, partition: Partition, event: ConsumerExtend) 
         else:
             keyed.grants.set_deadline(grant, deadline_us)
     if void:
-        _tell_void(broker, consumer, void)
+        _tell_void(served.broker, consumer, void)
     if event.grant_ms <= 0:
         control_records.after_passing(served)
         grants.go_on(served)
 
 
-def on_demand(broker: BrokerState, partition: Partition, event: ConsumerDemand) -> None:
+def on_demand(seat: Seat, consumer: Consumer, event: ConsumerDemand) -> None:
     """A consumer that joined on demand asks for this many messages from now on. Others have no demand to change."""
-    asked = _asked(partition, event.stream, event.subscription)
-    if asked is None:
-        return
-    consumer_group, consumer = asked
     if consumer.is_on_demand:
         consumer.demand = event.messages
         consumer.run_max = event.run_max or consumer.run_max
-        if isinstance(consumer_group.served, KeyedServed):
-            grants.go_on(consumer_group.served)
-
-
-def _asked(partition: Partition, stream: int, subscription: int) -> tuple[ConsumerGroup, Consumer] | None:
-    """As `_served`, also while the place of the consumer group is not known: a demand waits until it is."""
-    for consumer_group in partition.consumer_groups.values():
-        for consumer in consumer_group.consumers:
-            if (consumer.stream, consumer.subscription) == (stream, subscription):
-                return consumer_group, consumer
-    return None
+        if isinstance(seat, KeyedServed):
+            grants.go_on(seat)
 
 
 def end_late(served: KeyedServed) -> None:
