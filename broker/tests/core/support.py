@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from seriatim_api.batch import BatchHeader, make_header, parse_header
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.peers import right
 from seriatim_broker.core.state.broker import BrokerState
 from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.partition import Partition
@@ -503,6 +504,12 @@ class Bench:
     def ack(self, member: MemberId, tail: int, no: int = 1, durable: int | None = None) -> list[fx.Effect]:
         """A follower has the log up to `tail`."""
         return self.hear(member, msg.ReplicateAck(P, no, attempt(no), tail, tail if durable is None else durable))
+
+    def may_deliver(self) -> bool:
+        """Whether this member may deliver segment 1 at this moment."""
+        chain = self.part.chain
+        assert chain is not None
+        return right.may_deliver(self.core.state, self.part, segment_of(chain, 1))
 
 
 def segment_of(chain: Chain, no: int) -> Segment:

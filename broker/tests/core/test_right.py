@@ -201,10 +201,10 @@ def test_an_eligible_member_takes_over_from_a_silent_server_and_waits_its_lease_
     wait_us = bench.config.serve_lease_us + bench.config.serve_margin_us
     bench.now_us = learned_us + wait_us - 1
     bench.do(ev.Tick())
-    assert not right.may_deliver(bench.core.state, bench.part, 1)
+    assert not bench.may_deliver()
     bench.now_us += 1
     bench.do(ev.Tick())
-    assert right.may_deliver(bench.core.state, bench.part, 1)
+    assert bench.may_deliver()
 
 
 def test_a_server_that_is_heard_is_not_taken_over_from() -> None:
@@ -364,18 +364,18 @@ def test_the_master_of_an_open_segment_serves_it_at_once() -> None:
     from .support import opened_master
 
     bench = opened_master()
-    assert not right.may_deliver(bench.core.state, bench.part, 1)
+    assert not bench.may_deliver()
     beat(bench)
-    assert right.may_deliver(bench.core.state, bench.part, 1)
+    assert bench.may_deliver()
 
 
 def test_a_server_that_was_replaced_lets_go() -> None:
     bench = ready()
     beat(bench)
-    assert right.may_deliver(bench.core.state, bench.part, 1)
+    assert bench.may_deliver()
     assert bench.part.chain is not None
     bench.hear(M01, msg.ChainUpdate(change_server(bench.part.chain, 1, M01, [M00]), 999))
-    assert not right.may_deliver(bench.core.state, bench.part, 1)
+    assert not bench.may_deliver()
 
 
 def test_a_reservation_waits_for_a_member_that_is_about_to_be_eligible() -> None:
@@ -409,10 +409,10 @@ def test_a_member_that_may_be_listed_counts_as_eligible_until_a_newer_record_say
     assert M01 in bench.part.rights[1].joining, "control records wait for it"
     bench.now_us += bench.config.serve_lease_us
     bench.do(ev.Tick())
-    assert not right.may_deliver(bench.core.state, bench.part, 1)
+    assert not bench.may_deliver()
     assert bench.part.chain is not None
     bench.read_chain(replace(bench.part.chain, epoch=bench.part.chain.epoch + 1))
-    assert right.may_deliver(bench.core.state, bench.part, 1), "it was not listed, and never will be by that one"
+    assert bench.may_deliver(), "it was not listed, and never will be by that one"
     assert M01 not in bench.part.rights[1].joining
 
 

@@ -42,16 +42,16 @@ def stop_joining(partition: Partition, no: int, member: MemberId) -> None:
     held.joining = drop(held.joining, member)
 
 
-def may_deliver(broker: BrokerState, partition: Partition, no: int) -> bool:
+def may_deliver(broker: BrokerState, partition: Partition, segment: Segment) -> bool:
     """Whether this member may deliver from the segment at this moment."""
     # Rule `serve-lease` (SERVER): no other eligible member is silent for longer than the lease. Without it:
     #   1. Server Am is cut off from As, but not from its consumer c1.
     #   2. As takes the right over, and delivers a to consumer c2.
     #   3. Am delivers a to c1, as a first delivery (I9).
-    right = partition.rights.get(no)
+    right = partition.rights.get(segment.no)
     if right is None or not right.confirmed or broker.now.mono_us < right.from_us:
         return False
-    return not silent_members(broker, partition, no, broker.config.serve_lease_us)
+    return not silent_members(broker, partition, segment, broker.config.serve_lease_us)
 
 
 def has_right(seat: Seat) -> bool:
@@ -59,13 +59,13 @@ def has_right(seat: Seat) -> bool:
 
     Everything that gives messages to consumers, or says what was done with them, asks here first.
     """
-    if may_deliver(seat.broker, seat.partition, seat.group.segment_no):
+    if seat.segment is not None and may_deliver(seat.broker, seat.partition, seat.segment):
         return True
     seek(seat.broker, seat.partition, seat.group.segment_no)
     return False
 
 
-def silent_members(broker: BrokerState, partition: Partition, no: int, for_us: int) -> list[MemberId]:
+def silent_members(broker: BrokerState, partition: Partition, segment: Segment, for_us: int) -> list[MemberId]:
     """The other eligible members that answered no heartbeat that was sent within the last `for_us`, or that refuse to.
 
     Members that this member's own transaction may have listed count as eligible. Without it (SERVER):
@@ -73,27 +73,24 @@ def silent_members(broker: BrokerState, partition: Partition, no: int, for_us: i
       2. The server knows an older record, in which it is the only eligible member, and delivers alone.
       3. The listed member finds the server silent, takes the right over, and delivers as well.
     """
-    assert partition.chain is not None
-    segment = partition.chain.segment(no)
-    assert segment is not None
     silent = []
-    held = partition.rights.get(no)
+    held = partition.rights.get(segment.no)
     listing = held.listing if held is not None else ()
     for member in dict.fromkeys((*segment.eligible, *listing)):
         if member == broker.member:
             continue
         link = broker.links.by_broker.get(member.broker)
         answered = link is not None and link.member == member and link.answered_us > broker.now.mono_us - for_us
-        if link is None or not answered or (partition.id, no) in link.refused_by:
+        if link is None or not answered or (partition.id, segment.no) in link.refused_by:
             silent.append(member)
     return silent
 
 
 def unfit_members(broker: BrokerState, partition: Partition, no: int) -> list[MemberId]:
     """The other eligible members for which control records do not wait: silent for `silence_us`, or disk hung."""
-    unfit = silent_members(broker, partition, no, broker.config.silence_us)
     segment = partition.chain.segment(no) if partition.chain is not None else None
     assert segment is not None
+    unfit = silent_members(broker, partition, segment, broker.config.silence_us)
     others = [member for member in segment.eligible if member != broker.member]
     return unfit + [member for member in others if member not in unfit and disks.is_hung(broker, member)]
 

@@ -240,6 +240,12 @@ class Seat(State):
         return self.partition.chain
 
     @property
+    def segment(self) -> Segment | None:
+        """The cursor segment; None if the chain record is not known, or does not have it."""
+        chain = self.partition.chain
+        return chain.segment(self.group.segment_no) if chain is not None else None
+
+    @property
     def is_serving(self) -> bool:
         """Whether this broker serves the consumer group, and does not move it on at this moment."""
         return self.group.phase is ConsumerGroupPhase.SERVING
@@ -282,6 +288,7 @@ class Served(Seat):
     __slots__ = ("cursor", "dispatcher", "ledger", "log", "segment", "server_epoch")
 
     cursor: CursorRecord
+    segment: Segment
 
     def __init__(self, seat: Seat, cursor: CursorRecord, segment: Segment, ledger: Ledger) -> None:
         super().__init__(seat.broker, seat.partition, seat.group)

@@ -76,9 +76,9 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
 
 def is_served(seat: Seat) -> bool:
     """Whether this member may deliver to the consumer group at this moment. Then no other member may."""
-    return seat.group.phase is not ConsumerGroupPhase.LOADING and right.may_deliver(
-        seat.broker, seat.partition, seat.group.segment_no
-    )
+    if seat.group.phase is ConsumerGroupPhase.LOADING or seat.segment is None:
+        return False
+    return right.may_deliver(seat.broker, seat.partition, seat.segment)
 
 
 def refuse_other_modes(seat: Seat, mode: ConsumerMode) -> None:
