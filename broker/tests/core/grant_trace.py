@@ -127,6 +127,9 @@ class Served(KeyedServing):
         hello = broker_pb2.ConsumerHello(protocol=PROTOCOL)
         self.stream = ConsumeStream(services, cast(Any, None), hello, lambda: None)
 
+    def check(self) -> None:
+        """Nothing: what a check enters is no part of a grant."""
+
     def newest(self, kind: type[_E]) -> _E:
         """The newest effect of a kind."""
         return self.all(kind)[-1]

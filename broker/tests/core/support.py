@@ -16,6 +16,7 @@ from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.peers import right
 from seriatim_broker.core.state.broker import BrokerState
+from seriatim_broker.core.state.consumers import ConsumerGroupPhase, KeyedServed
 from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.segment_log import SegmentLog
@@ -283,6 +284,27 @@ def prepared(
 # ---- the bench ------------------------------------------------------------------------------------------
 
 
+def check_served(core: BrokerCore) -> None:
+    """What is kept of a consumer group while it is served is what the rest of the core has."""
+    for partition in core.partitions.values():
+        for group in partition.consumer_groups.values():
+            served = group.served
+            if served is None:
+                assert group.phase is not ConsumerGroupPhase.SERVING
+                continue
+            assert (served.group, served.partition, served.broker) == (group, partition, core.state)
+            if group.phase is ConsumerGroupPhase.LOADING:
+                assert group.outgoing is not None, "only a handoff without an outcome keeps it"
+                continue
+            assert served.cursor is group.cursor
+            assert isinstance(served, KeyedServed) == served.cursor.mode.is_keyed
+            assert (served.log, served.segment) == (
+                partition.logs[group.segment_no],
+                served.chain.segment(group.segment_no),
+            )
+            assert served.server_epoch == served.segment.server_epoch
+
+
 class Bench:
     """One run of one broker, under the hands of a test. `effects` are those since the last `clear()`."""
 
@@ -339,7 +361,13 @@ class Bench:
 
     def do(self, event: ev.Event) -> list[fx.Effect]:
         """One step; returns its effects, which are noted too."""
-        return self._note(self.core.step(event, self._moment()))
+        effects = self._note(self.core.step(event, self._moment()))
+        self.check()
+        return effects
+
+    def check(self) -> None:
+        """What holds after each step."""
+        check_served(self.core)
 
     def persist(self) -> list[fx.Effect]:
         """All that was written so far is durable."""

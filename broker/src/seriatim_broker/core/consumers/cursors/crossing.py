@@ -37,24 +37,21 @@ def cross_if_done(served: Served) -> None:
     ledger, dispatcher, log = served.ledger, served.dispatcher, served.log
     if not served.is_serving or not log.is_whole or ledger.replications:
         return
-    assert log.record.sealed_len is not None
     # `safe_acked` may be above the length, if the consumer group acknowledged messages that suspects lost later.
     # Messages that retention dropped need no acknowledgement.
-    if max(ledger.safe_acked, log.start) < log.record.sealed_len:
+    if max(ledger.safe_acked, log.start) < log.tail:
         return
     if consumer_group.writing is not None or consumer_group.cursor_write is not None:
         return
     if served.cursor.at_most_once and dispatcher.held_back:
         return
-    if _waits_for_work(served, log.record.sealed_len):
+    if _waits_for_work(served):
         return
     if isinstance(served, KeyedServed) and ledger.dirty:
         return  # what was done with keys is not on all disks
-    if (
-        dispatcher.active is not None and dispatcher.delivered < log.start
-    ):  # retention dropped messages while they were read
+    if dispatcher.active is not None and dispatcher.delivered < log.start:  # retention dropped what was being read
         dispatcher.drop_read()
-        tell_dropped_unread(served, log.start)
+        tell_dropped_unread(served, dispatcher.active, log.start)
     wait_us = partition.write_wait_us(broker)
     if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
         served.retry_in(min(wait_us, broker.config.refused_us_max))
@@ -66,7 +63,7 @@ def cross_if_done(served: Served) -> None:
         move_on(served, ledger, next_no(partition, served.segment.no), chain_revision=partition.revision)
 
 
-def _waits_for_work(served: Served, sealed_len: int) -> bool:
+def _waits_for_work(served: Served) -> bool:
     """Whether the active consumer works on messages of a segment whose end retention has dropped.
 
     Rule `works-on-dropped` (I2): a consumer group crosses a dropped segment only when its active consumer has
@@ -79,7 +76,7 @@ def _waits_for_work(served: Served, sealed_len: int) -> bool:
     record for as long as its application hangs.
     """
     dispatcher, now_us = served.dispatcher, served.broker.now.mono_us
-    if not delivery_attempts.works(served, sealed_len):
+    if not delivery_attempts.works(served, served.log.tail):
         return False
     safe_acked = served.ledger.safe_acked
     if dispatcher.works_until[0] != safe_acked:

@@ -140,7 +140,7 @@ class GoneBudget:
                 tell_dropped(self._served.broker, consumer, gap.first, Place(*split_offset(gap.end)), gap.messages)
 
 
-def tell_dropped_unread(served: Served, to_index: int) -> None:
+def tell_dropped_unread(served: Served, active: Consumer, to_index: int) -> None:
     """Tell the active consumer that retention dropped messages that it has not read, before it gets later ones.
 
     Rule `drops-in-silence` (I1, I2): readers are told what was dropped. This does not count as an acknowledgement. So
@@ -150,9 +150,8 @@ def tell_dropped_unread(served: Served, to_index: int) -> None:
       2. Its consumer is given 1:100 next. It treats the hole as a violation of the order, and stops.
     """
     dispatcher = served.dispatcher
-    assert dispatcher.active is not None
     no, index = served.segment.no, dispatcher.delivered
-    tell_dropped(served.broker, dispatcher.active, make_offset(no, index), Place(no, to_index), to_index - index)
+    tell_dropped(served.broker, active, make_offset(no, index), Place(no, to_index), to_index - index)
     dispatcher.pass_to(to_index)
     # Perhaps nothing is left in the segment, and a consumer that was active before was waited for.
     served.retry_in(served.broker.config.retry_us)

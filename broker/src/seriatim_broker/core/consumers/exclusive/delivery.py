@@ -36,7 +36,7 @@ def pump_consumer_group(served: Served) -> None:
     if consumer is None or is_busy or served.group.is_held:
         return
     if dispatcher.delivered < log.start and log.readable_below:
-        gap_reports.tell_dropped_unread(served, log.start)
+        gap_reports.tell_dropped_unread(served, consumer, log.start)
     if dispatcher.delivered >= log.readable_below:
         return
     room = broker.streams.credits.get(consumer.stream, 0)

@@ -49,7 +49,7 @@ def look(served: Served) -> None:
     yielding = dispatcher.yielding
     if yielding is not None and (to is not yielding.to or now_us >= yielding.until_us):
         if now_us >= yielding.until_us:
-            _try_later(served)
+            _try_later(served, dispatcher.active)
         assignment.end_attempt(served)
     if dispatcher.yielding is not None:
         _look_at(served, dispatcher.yielding.until_us)
@@ -69,15 +69,13 @@ def _look_at(served: Served, at_us: int) -> None:
     served.poll(at_us - served.broker.now.mono_us, TimerKind.SPREAD)
 
 
-def _try_later(served: Served) -> None:
+def _try_later(served: Served, active: Consumer) -> None:
     """The attempt has taken too long. The next one is later, each time after twice as long."""
     dispatcher, config = served.dispatcher, served.broker.config
     wait_us = min(config.spread_retry_us << min(dispatcher.yields_failed, 16), config.spread_retry_us_max)
     dispatcher.yields_failed += 1
     dispatcher.yield_again_us = served.broker.now.mono_us + wait_us
-    assert dispatcher.active is not None
-    name = dispatcher.active.name
-    served.note("not yielded", consumer=name, retry_s=wait_us // 1_000_000)
+    served.note("not yielded", consumer=active.name, retry_s=wait_us // 1_000_000)
 
 
 def go_on(served: Served) -> None:

@@ -153,7 +153,7 @@ def is_unsettled(seat: Seat, record: CursorRecord, revision: int) -> bool:
         _answer(seat.broker, operation, None, errors.UnavailableError(f"{text}: repeat it with the same id"))
         return False
     try:
-        following = after(record, operation.event, seat.partition.chain, *_known_here(seat))
+        following = after(record, operation.event, seat.chain, *_known_here(seat))
     except errors.SeriatimError as exc:  # retention has dropped the messages at that place meanwhile
         consumer_group.operations.pop(0)
         _answer(seat.broker, operation, None, exc)
@@ -401,7 +401,7 @@ def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) 
 def after(
     cursor: CursorRecord,
     event: OperateConsumerGroup,
-    chain: Chain | None,
+    chain: Chain,
     here: Place,
     given_below: int = 0,
     noted: int = 0,
@@ -429,7 +429,6 @@ def after(
       2. An eligible member has the control record of 1:50, and merges it with the newer one.
       3. It becomes the server, and the cursor leaps from 1:5 to 1:50. The messages between are not given again.
     """
-    assert chain is not None
     requests = (*cursor.requests, event.operation_id)[-REQUESTS_KEPT:]
     if event.operation is ConsumerGroupOperation.CONFIGURE:
         settings = event.wanted.over(cursor.settings)
@@ -490,11 +489,9 @@ def _stop(served: Served) -> None:
     served.group.look_again()
 
 
-def on_written(seat: Seat, written: CursorRecord, outcome: WriteOutcome, revision: int) -> None:
+def on_written(seat: Seat, operation: Operation, written: CursorRecord, outcome: WriteOutcome, revision: int) -> None:
     """The transaction of an operation ended: answer it, or try it again."""
     broker, consumer_group = seat.broker, seat.group
-    operation = consumer_group.writing
-    assert operation is not None
     event = operation.event
     if outcome is WriteOutcome.UNKNOWN:
         seat.poll(broker.config.retry_us, TimerKind.OPERATIONS)

@@ -148,8 +148,9 @@ def on_cursor_written(broker: BrokerState, partition: Partition, event: CursorWr
     consumer_group.cursor_write = None
     if event.outcome is WriteOutcome.DONE:
         consumer_group.cursor_revision = max(consumer_group.cursor_revision, event.revision)
-    if consumer_group.writing is not None:
-        operations.on_written(seat, written.record, event.outcome, event.revision)
+    operation = consumer_group.writing
+    if operation is not None:
+        operations.on_written(seat, operation, written.record, event.outcome, event.revision)
     elif (served := consumer_group.serving) is not None:
         cursor_notes.on_written(served, written.record, event.outcome, event.revision)
     else:

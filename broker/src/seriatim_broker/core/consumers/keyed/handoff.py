@@ -67,7 +67,6 @@ def hand_off_if_done(served: KeyedServed) -> None:
         or not keyed.handoff.is_begun
     ):
         return
-    assert log.record.sealed_len is not None
     now_us = broker.now.mono_us
     if keyed.handoff.frozen is None:
         if keyed.forwarder.waiting and not consumer_group.consumers:
@@ -76,7 +75,7 @@ def hand_off_if_done(served: KeyedServed) -> None:
             served.poll(keyed.handoff.rests_until_us - now_us, TimerKind.KEYS)
             return
         is_busy = keyed.reading or keyed.grants.is_reading or keyed.line.has_ready
-        if is_busy or keyed.read_index < log.record.sealed_len or keyed.grants.count > broker.config.handed_grants_max:
+        if is_busy or keyed.read_index < log.tail or keyed.grants.count > broker.config.handed_grants_max:
             return
         following = next_segment(served.partition, consumer_group.segment_no)
         if following is None:
@@ -176,7 +175,6 @@ def _make(served: KeyedServed) -> None:
 
 def _send(served: KeyedServed, handing: OutgoingHandoff) -> None:
     now_us = served.broker.now.mono_us
-    assert handing.to is not None
     if not handing.asked_us or now_us >= handing.asked_us + RESEND_US + ROW_US * len(handing.handoff.rows):
         handing.asked_us = now_us
         served.broker.send(handing.to, HandOver(served.partition.id, handing.handoff))

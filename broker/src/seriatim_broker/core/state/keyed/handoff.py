@@ -32,7 +32,7 @@ class OutgoingHandoff(State):
 
     handoff: HandOverState
     oldest: int
-    to: MemberId | None = None
+    to: MemberId
     asked_us: int = 0
     is_kept: bool = False
     sent: WriteCursor | None = None
