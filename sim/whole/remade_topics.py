@@ -121,8 +121,8 @@ class TopicMaker:
     def check(self) -> None:
         """GONE: nothing waits for a deleted topic, and no broker has a message of it in a log.
 
-        Not judged: a broker that has dropped a partition may hear of it from one that has not, and keep an empty log
-        or a preparation until its next start.
+        Not judged: a broker that has dropped a partition may be asked to prepare a segment of it, and keeps that until
+        it reads the coordinator.
         """
         scene, judge = self._cluster.scene, self._cluster.scene.judge
         for broker in self._cluster.brokers.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.values import effects as fx
@@ -205,6 +206,53 @@ def test_a_partition_is_dropped_by_ranges_as_by_its_tombstone() -> None:
     bench.do(ev.DropDeleted(NONE_DELETED.with_ids([P])))
     assert bench.writes(DropPartition) == [DropPartition(P)]
     assert under_way in bench.refused()
+    assert P not in bench.core.partitions
+
+
+@pytest.mark.parametrize("is_asked", [False, True], ids=["quiet", "asked"])
+def test_a_dropped_partition_is_read_when_a_member_reports_it(*, is_asked: bool) -> None:
+    """Rule `reported-is-read` (GONE): the member has not heard yet that the topic was deleted."""
+    bench = opened_slave()
+    bench.do(ev.DropPartitionData(P))
+    bench.clear()
+    if is_asked:
+        bench.do(ev.ResolveProducer(1, P, 1, bench.now_us + 10 * SECOND))
+    bench.hear(M00, msg.ChainUpdate(first_chain(), 100))
+    assert bench.all(fx.ReadChain) == [fx.ReadChain(P)]
+    assert not bench.all(fx.Persist), "nothing of it is stored again"
+    bench.do(ev.ChainRead(P, None, 0))
+    if is_asked:
+        bench.do(ev.ChainRead(P, None, 0))
+    assert P not in bench.core.partitions
+
+
+def test_a_reported_partition_is_taken_up_when_it_is_read() -> None:
+    bench = Bench(M01)
+    bench.link(M00)
+    bench.hear(M00, msg.ChainUpdate(first_chain(), 100))
+    bench.do(ev.ChainRead(P, first_chain(), 100))
+    assert bench.part.chain == first_chain()
+
+
+def test_a_read_that_finds_a_tombstone_drops_the_partition() -> None:
+    """Rule `tombstone-read` (GONE)."""
+    bench = opened_master()
+    under_way = bench.append(0, starts=True)
+    bench.do(ev.ChainRead(P, None, 0, deleted=True))
+    assert bench.writes(DropPartition) == [DropPartition(P)]
+    assert under_way in bench.refused()
+    assert P not in bench.core.partitions
+
+
+def test_a_preparation_of_a_deleted_partition_is_dropped() -> None:
+    """The switcher did not know that the topic was deleted."""
+    bench = Bench(M10)
+    bench.link(M00)
+    bench.prepare(2, (M10, M11), M00)
+    bench.wait(SECOND, (M00,))
+    assert bench.all(fx.ReadChain) == [fx.ReadChain(P, known=True)], "the tombstone is looked up"
+    bench.do(ev.ChainRead(P, None, 0, deleted=True))
+    assert bench.writes(DropPartition) == [DropPartition(P)]
     assert P not in bench.core.partitions
 
 

@@ -97,6 +97,9 @@ def at_known(handle: Callable[..., None]) -> Callable[..., None]:
     return on_event
 
 
+_on_chain_read = _at(record.on_chain_read)
+
+
 def _append(broker: BrokerState, known: Partitions, event: ev.Append) -> None:
     partition = known.get(event.partition)
     if partition is not None:
@@ -106,6 +109,16 @@ def _append(broker: BrokerState, known: Partitions, event: ev.Append) -> None:
             "this broker is not the master of the open segment: this batch is not stored here"
         )
         broker.out.emit(AppendRefused(event.request, error, None))
+
+
+def _chain_read(broker: BrokerState, known: Partitions, event: ev.ChainRead) -> None:
+    # Rule `tombstone-read` (GONE): a read that finds the tombstone proves as much as the tombstone itself. Without it:
+    # 1. A topic is deleted. This member has dropped its data. 2. A switcher that has not heard of it prepares a segment
+    # here. 3. This member keeps the preparation, and reads the chain again and again, until its next start.
+    if event.deleted:
+        partitions.on_drop(broker, known, event)
+    else:
+        _on_chain_read(broker, known, event)
 
 
 def _switch_away(broker: BrokerState, partition: Partition, event: ev.SwitchAwayFrom) -> None:
@@ -236,7 +249,7 @@ EVENTS: dict[type, Handler] = {
     ev.ForwardsDone: at_known(_forwards_done),
     ev.DiskRoom: _disk_room,
     # the coordinator
-    ev.ChainRead: _at(record.on_chain_read),
+    ev.ChainRead: _chain_read,
     ev.ChainWritten: at_known(record.on_chain_written),
     ev.CursorRead: at_known(serving.on_cursor_read),
     ev.CursorWritten: at_known(serving.on_cursor_written),

@@ -6,7 +6,7 @@ from seriatim_api.ids import PartitionId
 
 from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
-from ..values.events import DropDeleted, DropPartitionData
+from ..values.events import ChainRead, DropDeleted, DropPartitionData
 from ..values.log import DropPartition
 from . import deleted_topics
 
@@ -57,8 +57,8 @@ def forget_if_idle(broker: BrokerState, partitions: Partitions, partition: Parti
         broker.coordinator.unanswered.pop(partition.id, None)
 
 
-def on_drop(broker: BrokerState, partitions: Partitions, event: DropPartitionData) -> None:
-    """A partition is deleted: drop what is here of it."""
+def on_drop(broker: BrokerState, partitions: Partitions, event: DropPartitionData | ChainRead) -> None:
+    """A partition was deleted: drop what is here of it."""
     _drop(broker, partitions, event.partition)
 
 

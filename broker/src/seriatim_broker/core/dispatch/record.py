@@ -35,9 +35,9 @@ AMENDMENTS = (WriteOwner.RIGHT, WriteOwner.COPY, WriteOwner.LEAVE)
 
 def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -> None:
     """The coordinator answered a read, or did not. A record that has lost decisions counts as no answer."""
-    chain, revision, failed, deleted = event.chain, event.revision, event.failed, event.deleted
+    chain, revision, failed = event.chain, event.revision, event.failed
     if not failed:
-        why = lost_decisions.problem(broker, partition, chain, deleted)
+        why = lost_decisions.problem(broker, partition, chain)
         if why:
             _tell_of_loss(broker, partition, chain)
             lost_decisions.begin(broker, partition.id, why, (partition.read_floor or NO_FLOOR).open_no)
@@ -50,7 +50,7 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
         # no such partition, notifies the consumer, and the consumer ends. Segment 1 is prepared before there is a
         # record.
         is_prepared = any(segment_no > 1 for segment_no, _ in partition.preparations)
-        failed = failed or (chain is None and not deleted and is_prepared)
+        failed = failed or (chain is None and is_prepared)
     floor, partition.read_floor = partition.read_floor or NO_FLOOR, None
     if chain is None and not failed and floor.asked_again:
         partition.read_chain(broker)
@@ -250,8 +250,18 @@ def _announce(broker: BrokerState, partition: Partition, before: Chain | None) -
 
 def on_update(broker: BrokerState, partition: Partition, sender: MemberId, message: ChainUpdate) -> None:
     """A member reported a whole record: take it up; if it is older than the known one, send the member the newer
-    one."""
+    one.
+
+    Rule `reported-is-read` (GONE): a member that has nothing of a partition reads the coordinator first. Without it:
+      1. A topic is deleted. This member has dropped its data.
+      2. Another member, which has not heard of it yet, reports the chain record.
+      3. This member begins its logs again, copies the messages, and keeps them until its next start.
+    """
     lost_decisions.hear(broker, partition, message.chain, sender.broker)
+    if partition.decided is None and not (partition.logs or partition.preparations):
+        partition.awaited = partition.awaited.or_above(Floor.of(message.chain))
+        partition.read_chain(broker)
+        return
     if partition.chain is not None and partition.chain.epoch > message.chain.epoch:
         updates.tell_member(broker, partition, sender)
     learn(broker, partition, message.chain, message.revision)

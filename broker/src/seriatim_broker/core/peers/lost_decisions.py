@@ -33,18 +33,17 @@ WRITERS = PartitionId(-1)
 """Stands for the records of writers, where a partition is expected. It ends with a rebuild."""
 
 
-def problem(broker: BrokerState, partition: Partition, chain: Chain | None, deleted: bool) -> str:
+def problem(broker: BrokerState, partition: Partition, chain: Chain | None) -> str:
     """What a linearizable read lacks of the decisions that this broker knew when the read began; empty if nothing.
 
     Args:
         broker: This broker.
         partition: Its `read_floor` is still the one of this read.
-        chain: The record that was read; None if there is none.
-        deleted: Whether the coordinator has a tombstone of the partition.
+        chain: The record that was read; None if there is none, although the partition was not deleted.
     """
     floor = partition.read_floor or NO_FLOOR
     known = partition.decided
-    if deleted or known is None or (not floor.epoch and partition.id not in broker.coordinator.behind):
+    if known is None or (not floor.epoch and partition.id not in broker.coordinator.behind):
         return ""
     name = known.name
     if chain is None:

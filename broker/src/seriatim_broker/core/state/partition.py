@@ -364,7 +364,7 @@ class Partition(State):
         else:
             known = self.decided
             self.read_floor = Floor.of(known).or_above(self.awaited) if known is not None else NO_FLOOR
-            broker.out.emit(ReadChain(self.id, known is not None))
+            broker.out.emit(ReadChain(self.id, known is not None or bool(self.preparations)))
 
     def write_chain(
         self,

@@ -143,7 +143,10 @@ class ForwardBatches:
 
 @dataclass(frozen=True, slots=True)
 class ReadChain:
-    """Read the partition's chain record, linearizably; answered by `ChainRead`. `known`: a record was known before."""
+    """Read the partition's chain record, linearizably; answered by `ChainRead`.
+
+    `known`: this broker knew a record, or is prepared for a segment, so the partition may have been deleted.
+    """
 
     partition: PartitionId
     known: bool = False
