@@ -21,9 +21,11 @@ from seriatim_broker.core.peers import lost_decisions
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc.servicers import rebuild_reports
 from seriatim_broker.runtime.coordinator.keys import partition_of
+from seriatim_broker.runtime.coordinator.mirror import RETRY_S
 from seriatim_broker.runtime.membership.lost_records import LOOK_DEADLINE_S, LOOK_S
 from seriatim_broker.runtime.membership.registration import Place
 from seriatim_broker.runtime.rebuild import Answers, Step, Told, carry_out, make_plan
+from seriatim_broker.testing.memory_coordinator import DEADLINE_S
 from seriatim_broker.testing.virtual_time import ProcessClock, ProcessLoop
 
 from ..basics.interfaces import WALL_MS_START
@@ -38,9 +40,11 @@ if TYPE_CHECKING:
 NOTICED_US = int((LOOK_S + LOOK_DEADLINE_S + 0.2) * 1_000_000)
 """This long after the coordinator is back, a broker has looked at it, with any clock."""
 
-COPIES_US = 5_000_000
-"""This long after everything has drained, all brokers have looked at the coordinator and listed what they keep copies
-of."""
+COPIES_US = int((max(LOOK_S + LOOK_DEADLINE_S, DEADLINE_S + RETRY_S) + 0.3) * 1_000_000)
+"""This long after a rebuild has ended, all brokers have looked at the coordinator and listed what they keep copies of.
+
+A list that was asked for before the coordinator went back gets no answer. Its broker asks again after the deadline.
+"""
 
 COPIES_LOOK_US = 100_000
 
@@ -93,6 +97,8 @@ class Person:
             return
         until_us = self._schedule.now_us + COPIES_US
         while older := [process.name for process, runtime in self._running() if not self._has_members(runtime)]:
+            if scene.judge.seen.waits_for_rebuild:  # an older copy came back after everything had drained
+                until_us = self._schedule.now_us + COPIES_US
             if self._schedule.now_us > until_us:
                 scene.judge.fail("I13", f"the copies of the members are older than the rebuild on {older}")
             scene.draining.run_until(self._schedule.now_us + COPIES_LOOK_US)
