@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 Mark = LogDurable | Stored | CursorsReplicated
-"""What a partition is told when a write is durable: of control records, what other members tell it of theirs."""
+"""What a partition learns when a write is durable: of control records, what other members say of theirs."""
 
 
 @dataclass(slots=True, eq=False)
