@@ -82,7 +82,7 @@ class UnsupportedVersionError(RequestError):
 
 
 class IllegalNameError(RequestError):
-    """The text cannot name a topic, group or cluster. A name is at most 200 letters, digits, `.`, `_` and `-`."""
+    """The text cannot name a topic, group or cluster. A name is at most 249 letters, digits, `.`, `_` and `-`."""
 
     number = 102
 

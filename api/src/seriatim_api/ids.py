@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import NewType, Self
 
-from seriatim_api.errors import BadRequestError
+from seriatim_api.errors import BadRequestError, IllegalNameError
 
 PartitionId = NewType("PartitionId", int)
 """A 32-bit value of a counter of the cluster. It is never reused. 0 is no partition."""
@@ -21,17 +21,35 @@ SEGMENT_NO_MAX = (1 << SEGMENT_BITS) - 1
 INDEX_MAX = (1 << INDEX_BITS) - 1
 OFFSET_MAX = (1 << (SEGMENT_BITS + INDEX_BITS)) - 1
 
-NAME_LENGTH_MAX = 200
-_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
+NAME_LENGTH_MAX = 249
+"""As in Kafka, so that a topic may keep its name. Paths of archives have `topic=` before it. That makes 255 bytes, the
+limit of file systems."""
+
+NAME_RULE = (
+    "a name has letters, digits, '.', '_' and '-', begins with a letter, a digit or '_', and has at most 249 "
+    "characters; _stage and names that begin with _seriatim are taken"
+)
+_NAME = re.compile("(?!_stage$|_seriatim)[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
-def is_legal_name(name: str) -> bool:
-    """Whether `name` may name a topic, a consumer group, a cluster or a broker group.
+def is_legal_name(name: object) -> bool:
+    """Whether `name` may name a topic, a consumer group, a writer, a cluster or a broker group: see `NAME_RULE`.
 
-    A name has letters, digits, `.`, `_` and `-`, begins with a letter or digit, and has at most `NAME_LENGTH_MAX`
-    (200) characters. So it is legal in an etcd key, in a metric label and in a path, without quotes.
+    Such a name is legal in an etcd key, in a metric label and in a path, without quotes. `_stage`, and names that
+    begin with `_seriatim`, are for topics that brokers make.
     """
     return isinstance(name, str) and len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
+
+
+def check_name(name: object, what: str) -> None:
+    """Refuse an illegal name; `what`: what it would name, as in `topic`.
+
+    Raises:
+        IllegalNameError: It is illegal.
+    """
+    if not is_legal_name(name):
+        shown = name[:40] if isinstance(name, str) else name
+        raise IllegalNameError(f"{shown!r} cannot name a {what}: {NAME_RULE}")
 
 
 def is_legal_broadcast_name(name: str) -> bool:

@@ -35,7 +35,7 @@ from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, TopicIncarnation, make_offset, split_offset
 
 STAGE_TOPIC: Final = "_stage"
-"""The stage topic. It is hidden: users cannot name it, because names begin with a letter or digit."""
+"""The stage topic. It is hidden: users cannot name it (`seriatim_api.ids.is_legal_name`)."""
 
 MANIFEST_BYTES_MAX: Final = 16 << 20
 """The largest manifest: half a million staged batches, with 256 GiB if they are full. Each broker that appends a part

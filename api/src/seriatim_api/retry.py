@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from seriatim_api.errors import BadRequestError, IllegalNameError
-from seriatim_api.ids import is_legal_name
+from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import check_name, is_legal_name
 
 ATTEMPTS_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 7 * 86_400_000
@@ -80,8 +80,8 @@ def check_retry(
     if dead_letter_topic and exhausted != "dead_letter":
         text = f"a policy that does {exhausted} has no dead-letter topic: choose dead_letter, or name no topic"
         raise BadRequestError(text)
-    if dead_letter_topic and not is_legal_name(dead_letter_topic):
-        raise IllegalNameError(f"{dead_letter_topic[:40]!r} cannot name a dead-letter topic")
+    if dead_letter_topic:
+        check_name(dead_letter_topic, "dead-letter topic")
     if not GRANT_MS_MIN <= grant_ms <= GRANT_MS_MAX:
         raise BadRequestError(f"a grant lasts 1 s to 24 h, not {grant_ms:,} ms")
 

@@ -18,7 +18,7 @@ from seriatim_api.errors import (
     PreconditionError,
     UnsupportedModeError,
 )
-from seriatim_api.ids import is_legal_name
+from seriatim_api.ids import check_name
 from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._ranges import QUESTION_DEADLINE_S
@@ -576,8 +576,7 @@ class Client:
             await admin.create_group(topic, group, start, partitions=partitions, settings=known)
 
     async def _ask_for_topic(self, name: str) -> broker_pb2.GetTopicResponse:
-        if not is_legal_name(name):
-            raise IllegalNameError(f"{name!r} cannot name a topic")
+        check_name(name, "topic")
         request = broker_pb2.GetTopicRequest(topic=name)
         answer: broker_pb2.GetTopicResponse = await self._caller.routing(
             "GetTopic", request, TOPIC_DEADLINE_S, waits_for_rebuild=True
@@ -625,14 +624,13 @@ def _check_group(group: str, mode: str, name: str | None) -> None:
         IllegalNameError: A consumer group cannot have this name, or a consumer.
         UnsupportedModeError: There is no such mode.
     """
-    if not is_legal_name(group):
-        raise IllegalNameError(f"{group!r} cannot name a consumer group")
+    check_name(group, "consumer group")
     if mode not in get_args(Mode):
         raise UnsupportedModeError(f"there is no mode {mode!r}: use {', '.join(get_args(Mode))}")
     if name is not None and not (isinstance(name, str) and name):
         raise IllegalNameError(f"{name!r} cannot name a consumer: name it by a text, or leave the name out to get one")
-    if mode == "broadcast" and name is not None and not is_legal_name(name):
-        raise IllegalNameError(f"{name!r} cannot name a consumer of a broadcast group")
+    if mode == "broadcast" and name is not None:
+        check_name(name, "consumer of a broadcast group")
 
 
 def _addresses_of(bootstrap: object) -> list[str]:

@@ -161,13 +161,15 @@ BROKER: list[tuple[str, object, str]] = [
 ]
 
 TOPIC: list[tuple[str, object, str]] = [
-    ("metadata.name", "a" * 201, "write a shorter one into spec.name"),
+    ("metadata.name", "a" * 250, "write a shorter one into spec.name"),
     ("spec.cluster", GONE, "spec.cluster: Required value"),
     ("spec.cluster", "", "at least 1 chars long"),
     ("spec.cluster", "c" * 41, "Too long: may not be more than 40"),
     ("spec.name", "a/b", "letters, digits, dots, _ and -"),
-    ("spec.name", "_a", "begins with a letter or digit"),
-    ("spec.name", "a" * 201, "Too long: may not be more than 200"),
+    ("spec.name", ".a", "begins with no dot or -"),
+    ("spec.name", "_stage", "are taken"),
+    ("spec.name", "_seriatim.x", "are taken"),
+    ("spec.name", "a" * 250, "Too long: may not be more than 249"),
     ("spec.partitions", 0, "greater than or equal to 1"),
     ("spec.partitions", 20_001, "less than or equal to 20000"),
     ("spec.partitions", 1.5, "must be of type integer"),
@@ -196,7 +198,7 @@ TOPIC: list[tuple[str, object, str]] = [
 ]
 
 CONSUMER_GROUP: list[tuple[str, object, str]] = [
-    ("metadata.name", "a" * 201, "write a shorter one into spec.group"),
+    ("metadata.name", "a" * 250, "write a shorter one into spec.group"),
     ("spec.cluster", GONE, "spec.cluster: Required value"),
     ("spec.topic", GONE, "spec.topic: Required value"),
     ("spec.topic", "a b", "letters, digits, dots, _ and -"),
@@ -235,7 +237,7 @@ CONSUMER_GROUP: list[tuple[str, object, str]] = [
     ("spec", keyed("a b", attempts=3, whenExhausted="DeadLetter"), "letters, digits, dots, _ and -"),
     (
         "spec",
-        keyed(topic="t" * 188, attempts=3, whenExhausted="DeadLetter"),
+        keyed(topic="t" * 237, attempts=3, whenExhausted="DeadLetter"),
         "write a shorter name into spec.deadLetterTopic",
     ),
     ("spec.deletionPolicy", "Orphan", 'supported values: "Retain", "Delete"'),
@@ -326,7 +328,7 @@ GOOD_VALUES = [
     ),
     ("ConsumerGroup", "spec", keyed(backOff="Exponential", delays=["1s", "1s"], jitterPercent=0, grant="1s")),
     ("ConsumerGroup", "spec", keyed("letters", whenExhausted="DeadLetter", attempts=3)),
-    ("ConsumerGroup", "spec", keyed(topic="t" * 187, whenExhausted="DeadLetter", attempts=0)),
+    ("ConsumerGroup", "spec", keyed(topic="t" * 236, whenExhausted="DeadLetter", attempts=0)),
 ]
 
 

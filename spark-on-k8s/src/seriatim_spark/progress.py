@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from seriatim_api.errors import SeriatimError
-from seriatim_api.ids import is_legal_name
+from seriatim_api.ids import NAME_RULE, is_legal_name
 
 from seriatim_spark.connection import connected
 from seriatim_spark.errors import OffsetsError, OptionError, SourceError
@@ -57,7 +57,7 @@ def report_progress(
         OptionError: An option of `target` is wrong, or `group` is not a legal name.
     """
     if group is not None and not is_legal_name(group):
-        raise OptionError(f"{group!r} cannot name a group: letters, digits, '.', '_' and '-'")
+        raise OptionError(f"{group!r} cannot name a group: {NAME_RULE}")
     listener = ProgressListener(parse_target(target), group, query)
     spark.streams.addListener(listener)
     return listener

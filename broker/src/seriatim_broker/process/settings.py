@@ -22,7 +22,7 @@ from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import fields
 from seriatim_api.batch import DELIVERY_TIMEOUT_MS_MAX
 from seriatim_api.errors import BadRequestError
-from seriatim_api.ids import is_legal_name
+from seriatim_api.ids import NAME_RULE, is_legal_name
 from seriatim_api.network.tls import TlsFiles
 
 from ..core.values.config import BrokerConfig
@@ -406,7 +406,7 @@ _WRITTEN: Final[Mapping[str, Callable[[str], object]]] = {
 
 def _check_name(value: str) -> None:
     if not is_legal_name(value):
-        raise ValueError("letters, digits, '.', '_' and '-', beginning with a letter or digit")
+        raise ValueError(NAME_RULE)
 
 
 def _check_address_if_any(value: str) -> None:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from seriatim_api.errors import (
     BadRequestError,
     DeadlineExceededError,
-    IllegalNameError,
     PreconditionError,
     TopicExistsError,
     UnknownTopicError,
 )
-from seriatim_api.ids import TopicIncarnation, is_legal_name
+from seriatim_api.ids import TopicIncarnation, check_name
 from seriatim_api.retry import dead_letter_topic_of
 from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 from seriatim_api.wire.frames import read_batches
@@ -109,8 +108,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             TopicExistsError: The cluster has a topic of this name already.
             BadRequestError: A setting or the number of partitions is over its limit; the text says what is possible.
         """
-        if not is_legal_name(name):
-            raise IllegalNameError(f"{name!r} cannot name a topic")
+        check_name(name, "topic")
         check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
         settings = settings or TopicSettings()
         request = broker_pb2.CreateTopicRequest(

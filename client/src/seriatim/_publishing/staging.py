@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from seriatim_api.batch import FLAG_PUBLISH
 from seriatim_api.bodies import SCHEMA
-from seriatim_api.errors import BadRequestError, IllegalNameError, PartitionOutOfRangeError
-from seriatim_api.ids import is_legal_name
+from seriatim_api.errors import BadRequestError, PartitionOutOfRangeError
+from seriatim_api.ids import check_name
 from seriatim_api.publications import (
     CHUNK_BYTES,
     CONTENT_BYTES,
@@ -196,8 +196,7 @@ class Stager:
 
     async def _topic(self) -> tuple[Topic, list[str]]:
         """The target topic, and for each partition the broker group of its open segment."""
-        if not is_legal_name(self._name):
-            raise IllegalNameError(f"{self._name!r} cannot name a topic")
+        check_name(self._name, "topic")
         request = broker_pb2.GetTopicRequest(topic=self._name)
         answer: broker_pb2.GetTopicResponse = await self._caller.routing("GetTopic", request, QUESTION_DEADLINE_S)
         groups = {broker.broker: broker.group for broker in answer.brokers}

@@ -10,13 +10,12 @@ from seriatim_api.errors import (
     BadRequestError,
     CapacityError,
     DeadlineExceededError,
-    IllegalNameError,
     PreconditionError,
     RoutingError,
     SeriatimError,
     UnavailableError,
 )
-from seriatim_api.ids import is_legal_name
+from seriatim_api.ids import check_name
 from seriatim_api.publications import SEQUENCE_MAX, RowLayout, content_digest_of, digest_of, write_manifest
 from seriatim_api.v1 import publications_pb2, records_pb2
 
@@ -65,8 +64,7 @@ class Writer(Closing):
         caller: Caller,
         recorder: Recorder | None = None,
     ) -> None:
-        if not is_legal_name(name):
-            raise IllegalNameError(f"{name!r} cannot name a writer")
+        check_name(name, "writer")
         self.topic = topic
         self.name = name
         self.epoch = epoch

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
-from seriatim_api.errors import BadRequestError, IllegalNameError, PositionUnknownError, SeriatimError
-from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, is_legal_name, make_offset
+from seriatim_api.errors import BadRequestError, PositionUnknownError, SeriatimError
+from seriatim_api.ids import INDEX_BITS, SEGMENT_BITS, check_name, make_offset
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import ranges_pb2
 
@@ -26,8 +26,7 @@ async def offsets(
     caller: Caller, topic: str, at: At, partitions: Sequence[int] | None, incarnation: str, timeout_s: float
 ) -> tuple[PartitionOffset, ...]:
     """See `Client.offsets`."""
-    if not is_legal_name(topic):
-        raise IllegalNameError(f"{topic!r} cannot name a topic")
+    check_name(topic, "topic")
     check_partitions(partitions)
     request = ranges_pb2.GetOffsetsRequest(topic=topic, incarnation=incarnation, partitions=partitions)
     if isinstance(at, datetime):
@@ -42,8 +41,7 @@ async def offsets(
 
 async def retained(caller: Caller, topic: str, incarnation: str, timeout_s: float) -> tuple[RetainedRange, ...]:
     """See `Client.retained`."""
-    if not is_legal_name(topic):
-        raise IllegalNameError(f"{topic!r} cannot name a topic")
+    check_name(topic, "topic")
     request = ranges_pb2.GetOffsetsRequest(
         topic=topic, incarnation=incarnation, at=ranges_pb2.OFFSET_AT_EARLIEST, with_kept=True
     )
@@ -127,8 +125,7 @@ async def report_progress(
 ) -> None:
     """See `Client.report_progress`."""
     for name in (topic, group):
-        if not is_legal_name(name):
-            raise IllegalNameError(f"{name!r} cannot name a topic or a consumer group")
+        check_name(name, "topic or a consumer group")
     if any(partition < 0 for partition in offsets):
         raise BadRequestError("the partitions of a topic are counted from 0")
     for offset in offsets.values():

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from seriatim_api.errors import BadRequestError, IllegalNameError
-from seriatim_api.ids import is_legal_name
+from seriatim_api.ids import NAME_RULE, is_legal_name
 
 COORDINATOR: Final = "coordinator"
 """The coordinator's name as an end of a link and as a victim."""
@@ -207,7 +207,7 @@ def make_plan(
             `PROXY_MEMBER_COUNT_MAX` (40), or `base_port` is out of range.
     """
     if not is_legal_name(name):
-        raise IllegalNameError(f"{name!r} cannot name a cluster: letters, digits, '.', '_' and '-'", name=name)
+        raise IllegalNameError(f"{name!r} cannot name a cluster: {NAME_RULE}", name=name)
     count = group_count * member_count
     count_max = PROXY_MEMBER_COUNT_MAX if proxy else MEMBER_COUNT_MAX
     if group_count < 1 or member_count < 1 or count > count_max:

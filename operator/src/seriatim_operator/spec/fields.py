@@ -14,7 +14,7 @@ OBJECT_NAME_LENGTH_MAX: Final = 253
 CLUSTER_NAME_LENGTH_MAX: Final = 40
 """With it, `<cluster>-g999-4-x7k2` and `<cluster>-operator-tls` are short enough for a label (63 characters)."""
 
-BROKER_NAME_LENGTH_MAX: Final = 200
+BROKER_NAME_LENGTH_MAX: Final = 249
 """The longest name among the brokers: the same number as `seriatim_api.ids.NAME_LENGTH_MAX`."""
 
 DeletionPolicy = Literal["Retain", "Delete"]
@@ -36,10 +36,8 @@ BrokerGroupName = Annotated[
 LegalName = Annotated[
     str,
     Field(min_length=1, max_length=BROKER_NAME_LENGTH_MAX),
-    matches(
-        "^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        "a name has letters, digits, dots, _ and -, and begins with a letter or digit",
-    ),
+    matches("^[A-Za-z0-9_][A-Za-z0-9._-]*$", "a name has letters, digits, dots, _ and -, and begins with no dot or -"),
+    Rule("self != '_stage' && !self.startsWith('_seriatim')", "_stage and names that begin with _seriatim are taken"),
 ]
 """A name that the brokers accept for a topic or a consumer group."""
 

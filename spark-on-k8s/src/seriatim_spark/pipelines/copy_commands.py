@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
-from seriatim_api.ids import is_legal_name
+from seriatim_api.ids import NAME_RULE, is_legal_name
 
 from seriatim_spark.pipelines.command_line import (
     cluster_of,
@@ -72,7 +72,7 @@ def replay(**given: Any) -> None:
     if given["archive"] is not None and given["more"]:
         raise click.UsageError("--option is for reading a topic, and --archive reads none: leave one of them out")
     if not is_legal_name(given["replay_id"]):
-        raise click.UsageError(f"--id is a name of letters, digits, '.', '_' and '-', not {given['replay_id']!r}")
+        raise click.UsageError(f"--id is not a name: {NAME_RULE}")
     if given["archive"] is None and "," in given["topic"]:
         raise click.UsageError("a replay sends the messages of one topic")
     for name, value in source.items():

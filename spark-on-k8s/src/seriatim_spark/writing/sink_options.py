@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from seriatim_api.ids import is_legal_name
+from seriatim_api.ids import NAME_RULE, is_legal_name
 from seriatim_api.publications import SEQUENCE_MAX
 
 from seriatim_spark.errors import OptionError
@@ -51,7 +51,7 @@ def _topic(text: str) -> str:
 
 def _writer(text: str) -> str:
     if not is_legal_name(text.strip()):
-        raise ValueError("a name of letters, digits, '.', '_' and '-'")
+        raise ValueError(NAME_RULE)
     return text.strip()
 
 

@@ -18,7 +18,7 @@ from seriatim_api.errors import (
     SeriatimError,
     UnknownTopicError,
 )
-from seriatim_api.ids import MemberId, PartitionId, RunId, is_legal_broadcast_name, is_legal_name
+from seriatim_api.ids import NAME_RULE, MemberId, PartitionId, RunId, check_name, is_legal_broadcast_name
 from seriatim_api.network.round_trips import WAY_KEY, way_of
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.status import to_status
@@ -226,16 +226,6 @@ async def controller_elsewhere(services: Services, context: Any) -> str:
     return broker
 
 
-def check_name(name: str, what: str) -> None:
-    """Refuse an illegal name.
-
-    Raises:
-        IllegalNameError: It is illegal.
-    """
-    if not is_legal_name(name):
-        raise IllegalNameError(f"{name[:40]!r} cannot name a {what}: letters, digits, '.', '_' and '-', at most 200")
-
-
 def named(request: Any, field: str) -> str | None:
     """The text of an optional field of a request; None if it is not set.
 
@@ -265,8 +255,8 @@ def check_group(name: str, *, is_broadcast: bool | None = None) -> None:
     if not is_broadcast:
         check_name(name, "consumer group")
     elif not is_legal_broadcast_name(name):
-        text = "cannot name a consumer of a broadcast group: write GROUP/CONSUMER (caches/web-1, say), each with"
-        raise IllegalNameError(f"{name[:40]!r} {text} letters, digits, '.', '_' and '-', at most 200")
+        text = "cannot name a consumer of a broadcast group: write GROUP/CONSUMER (caches/web-1, say)"
+        raise IllegalNameError(f"{name[:40]!r} {text}; {NAME_RULE}")
 
 
 def ends_s(context: Any) -> float:

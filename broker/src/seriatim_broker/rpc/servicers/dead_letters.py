@@ -20,13 +20,13 @@ from seriatim_api.dead_letters import (
     resolution_value,
 )
 from seriatim_api.errors import BadRequestError, ChecksumMismatchError, SeriatimError
-from seriatim_api.ids import OFFSET_MAX, PartitionId
+from seriatim_api.ids import OFFSET_MAX, PartitionId, check_name
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import dead_letters_pb2, dead_letters_pb2_grpc
 
 from ...interfaces.bodies import Bodies
 from ..calls.outbound import calling_broker
-from ..calls.services import Services, check_name, remaining_s, typed_errors
+from ..calls.services import Services, remaining_s, typed_errors
 from ..distributed.forwards import Forwards
 from ..links.peer_names import PeerNames
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import check_name
 from seriatim_api.v1 import operations_pb2, operations_pb2_grpc, records_pb2
 
 from ...runtime.controller.broker_groups import BrokerGroups, BrokerGroupView
 from ...runtime.coordinator.records import member_from_record
 from ...runtime.duties.restart_gate import RestartGate
-from ..calls.services import Services, check_name, guard_of_call, remaining_s, typed_errors
+from ..calls.services import Services, guard_of_call, remaining_s, typed_errors
 
 _INTENTS = frozenset(
     {

@@ -16,6 +16,7 @@ from seriatim_api.errors import (
     StagedDataGoneError,
     UnknownWriterError,
 )
+from seriatim_api.ids import check_name
 from seriatim_api.publications import (
     PRODUCER_MARK,
     SEQUENCE_MAX,
@@ -39,7 +40,7 @@ from ...runtime.coordinator.records import (
 from ...runtime.coordinator.stage import STAGE_INCARNATION, stage_settings
 from ..calls.addresses import Addresses
 from ..calls.outbound import BrokerCalls, calling_broker
-from ..calls.services import Services, check_name, controller_elsewhere, named, remaining_s, typed_errors
+from ..calls.services import Services, controller_elsewhere, named, remaining_s, typed_errors
 from ..distributed.publisher import PARTITIONS_PER_CALL, Carried, Publisher, Writer
 from ..distributed.staged_data import StagedData
 from ..links.peer_names import PeerNames

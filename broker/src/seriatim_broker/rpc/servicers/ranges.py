@@ -21,7 +21,7 @@ from seriatim_api.errors import (
     PreconditionError,
     SeriatimError,
 )
-from seriatim_api.ids import PartitionId, format_offset, make_offset, partition_name
+from seriatim_api.ids import PartitionId, check_name, format_offset, make_offset, partition_name
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import ranges_pb2, records_pb2
 
@@ -31,7 +31,7 @@ from ...core.values.segment import Segment, SegmentState
 from ...runtime.controller.consumer_groups import ConsumerGroupCursors
 from ..calls.addresses import Addresses
 from ..calls.outbound import BrokerCalls, is_forwarded
-from ..calls.services import Services, check_name, remaining_s, typed_errors
+from ..calls.services import Services, remaining_s, typed_errors
 from ..distributed.places import CUTS_MAX, ELSEWHERE, Places, Surveyed
 from ..streams.read_range import RangeReader, place_of
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
-from seriatim_api.ids import PartitionId, TopicIncarnation
+from seriatim_api.ids import PartitionId, TopicIncarnation, check_name
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
 
@@ -19,16 +19,7 @@ from ...runtime.coordinator.topic_feed import TopicFeed
 from ...runtime.driver.coordinator_requests import READS_PER_TXN
 from ..calls.limits import BATCH_BYTES_MAX
 from ..calls.outbound import BrokerCalls, operator_epoch
-from ..calls.services import (
-    Services,
-    abort,
-    check_name,
-    controller_elsewhere,
-    guard_of_call,
-    named,
-    remaining_s,
-    typed_errors,
-)
+from ..calls.services import Services, abort, controller_elsewhere, guard_of_call, named, remaining_s, typed_errors
 
 PARTITION_COUNT_MAX = 20_000
 """Partitions of one topic: their ids still fit into one record."""

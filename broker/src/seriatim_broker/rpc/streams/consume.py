@@ -18,7 +18,7 @@ from seriatim_api.errors import (
     SeriatimError,
     UnsupportedModeError,
 )
-from seriatim_api.ids import OFFSET_MAX, PartitionId
+from seriatim_api.ids import NAME_LENGTH_MAX, OFFSET_MAX, PartitionId
 from seriatim_api.protocol import check_protocol
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2
@@ -179,8 +179,8 @@ class ConsumeStream:
 
     def _join(self, join: broker_pb2.Join) -> None:
         try:
-            if not join.consumer or len(join.consumer) > 200:
-                raise BadRequestError("a consumer has a name of at most 200 characters")
+            if not 0 < len(join.consumer) <= NAME_LENGTH_MAX:
+                raise BadRequestError(f"a consumer has a name of at most {NAME_LENGTH_MAX} characters")
             mode = consumer_mode(join.mode)
             check_group(join.group, is_broadcast=mode is ConsumerMode.BROADCAST)
             start = start_position(join.start, mode)
