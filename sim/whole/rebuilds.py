@@ -160,6 +160,8 @@ class Person:
             if self._setting.options.revisions_again:
                 self._use_revision_again(step)
             changed += await carry_out(client, replace(plan, steps=[step]))
+            if changed and step is plan.steps[0]:
+                return False
         return not changed
 
     def _use_revision_again(self, step: Step) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from seriatim_api.errors import NotServingError, PreconditionError
+from seriatim_api.errors import CoordinatorBehindError, NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 from seriatim_broker.core.values.deleted import NONE_DELETED, DeletedPartitions
@@ -239,9 +239,42 @@ async def test_a_missing_cursor_during_a_rebuild_counts_as_not_read() -> None:
     assert found == CursorRead(ONE, "g", None, 0)
     assert CursorRead(ONE, "g", None, 0, failed=True) in later
     assert [event.outcome for event in later if isinstance(event, CursorWritten)] == [WriteOutcome.CONFLICT]
-    assert not await (await cluster.group("g")).create("t", {ONE: (1, 0)})
+    with pytest.raises(CoordinatorBehindError, match="coordinator rebuild again"):
+        await (await cluster.group("g")).create("t", {ONE: (1, 0)})
     assert cluster.cursor("g") is None
     await desk.work.close()
+
+
+async def test_a_deleted_cursor_during_a_rebuild_counts_as_not_read() -> None:
+    """The group may have been made again in the lost time."""
+    cluster = Cluster()
+    desk = Desk(cluster.coordinator)
+    deleted = CursorRecord(1, 3, 0, "t", deleted=True)
+    key = KEYS.cursor(ONE, "g")
+    await cluster.coordinator.txn((), [Put(key, cursor_to_value(deleted, None))])
+    desk.work.read_cursor(ReadCursor(ONE, "g"))
+    await desk.until_count(1)
+    (found,) = (event for event in desk.events if isinstance(event, CursorRead))
+    assert found.record == deleted
+    await cluster.coordinator.txn((), [EpochFloor(floor=7, is_rebuilding=True).put(KEYS)])
+    again = WriteCursor(ONE, "g", 1, CursorRecord(1, 4, 0, "t"), found.revision, is_new=True)
+    desk.work.write_cursor(again)
+    desk.work.read_cursor(ReadCursor(ONE, "g"))
+    await desk.until_count(3)
+    assert CursorRead(ONE, "g", None, 0, failed=True) in desk.events
+    assert [event.outcome for event in desk.events if isinstance(event, CursorWritten)] == [WriteOutcome.CONFLICT]
+    with pytest.raises(CoordinatorBehindError):
+        await (await cluster.group("g")).create("t", {ONE: (1, 0)})
+    await desk.work.close()
+
+
+async def test_no_deleted_cursor_is_removed_during_a_rebuild() -> None:
+    """The last write of a rebuild compares the floor, which each removal raises."""
+    cluster = Cluster()
+    cluster.forget("g", epoch=7)
+    await cluster.coordinator.txn((), [EpochFloor(floor=3, is_rebuilding=True).put(KEYS)])
+    assert not await cluster.expiry.remove_cursors()
+    assert cluster.floor.floor == 3
 
 
 async def test_a_write_of_the_core_that_was_under_way_for_long_is_refused() -> None:

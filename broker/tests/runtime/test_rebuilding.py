@@ -173,6 +173,17 @@ async def test_a_rebuild_lets_no_group_begin_from_its_first_write_to_its_last() 
     assert floor.floor == NOW_MS, "above every group epoch that was used"
 
 
+async def test_a_rebuild_that_cannot_begin_writes_nothing() -> None:
+    """The floor was raised after the plan was made, so the first write is refused."""
+    coordinator = MemoryCoordinator(store := MemoryStore())
+    plan = await make_plan(coordinator, KEYS, Answers((told(M00, FIRST),)), NOW_MS)
+    await coordinator.txn((), [EpochFloor(floor=3).put(KEYS)])
+    assert await carry_out(coordinator, plan) == [step.text for step in plan.steps]
+    assert KEYS.chain(P) not in store.items
+    assert not await carry_out(coordinator, await make_plan(coordinator, KEYS, Answers((told(M00, FIRST),)), NOW_MS))
+    assert KEYS.chain(P) in store.items
+
+
 async def test_cursors_of_a_partition_are_written_before_its_chain() -> None:
     """Rule `cursors-before-chains`."""
     coordinator = MemoryCoordinator(MemoryStore())

@@ -151,10 +151,15 @@ async def make_plan(
 
 
 async def carry_out(coordinator: Coordinator, plan: Plan) -> list[str]:
-    """Write the plan record by record. Returns the texts of steps whose record had changed: not written."""
+    """Write the plan record by record. Returns the texts of steps whose record had changed: not written.
+
+    If the first step is not written, nothing is: it says that a rebuild has begun (`none-begins-in-a-rebuild`).
+    """
     changed: list[str] = []
-    for step in plan.steps:
+    for number, step in enumerate(plan.steps):
         result = await coordinator.txn(step.compares, step.operations, deadline_s=DEADLINE_S)
+        if not result.succeeded and not number:
+            return [step.text for step in plan.steps]
         if not result.succeeded:
             changed.append(step.text)
     return changed

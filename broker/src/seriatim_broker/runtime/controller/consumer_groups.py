@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from seriatim_api.errors import NotServingError, PreconditionError
+from seriatim_api.errors import CoordinatorBehindError, NotServingError, PreconditionError
 from seriatim_api.ids import PartitionId
 
 from ...core.values.chain import Chain
@@ -192,9 +192,12 @@ class ConsumerGroupCursors:
     ) -> bool:
         """Write all of them or none, and only if their partitions still exist. `is_given`: see `create`."""
         compares: list[Compare] = [*await self._guard(), *more]
-        if not all(self._revisions[partition] for partition in records):
+        if not all(map(self.has, records)):
             if self._floor.is_rebuilding:  # rule `none-begins-in-a-rebuild` (`group_epochs`)
-                return False
+                raise CoordinatorBehindError(
+                    f"{self._group!r} was not made: a rebuild of the coordinator has begun, and until it ends no "
+                    "consumer group begins. If it was interrupted, run seriatim coordinator rebuild again"
+                )
             compares.append(self._floor.unchanged(self._keys))
         puts: list[Operation] = []
         made = set[str]() if is_given else {record.topic for id_, record in records.items() if not self.has(id_)}

@@ -13,7 +13,8 @@ Rule `above-the-floor` (I1). Without it:
 
 The module `expiry` keeps the other half, rule `expires-without-floor`: the removal of a cursor raises the floor.
 
-Rule `none-begins-in-a-rebuild` (K3, I8): while a rebuild writes, no consumer group without a cursor begins. Without it:
+Rule `none-begins-in-a-rebuild` (K3, I8): while a rebuild writes, no consumer group without a cursor begins, nor one
+whose cursor is deleted. Without it:
 
     1. The coordinator is restored as it was before consumer group g was made. g has acknowledged 100 messages, and k:5
        was granted under a token of term 6.

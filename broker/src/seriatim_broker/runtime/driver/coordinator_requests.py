@@ -268,6 +268,7 @@ class CoordinatorRequests:
         """
         key = self._keys.cursor(effect.partition, effect.consumer_group)
         floors: list[KeyValue | None] = []  # the floor, if it was read with the cursor
+        found: list[CursorRead] = []  # the cursor, if there is one
 
         def read(record: CursorRecord | None, revision: int, failed: bool = False) -> CursorRead:
             return CursorRead(effect.partition, effect.consumer_group, record, revision, failed, effect.known_revision)
@@ -275,26 +276,33 @@ class CoordinatorRequests:
         def answer(item: KeyValue | None, failed: bool) -> Event | None:
             if failed:
                 return read(None, 0, failed)
-            if item is None and floors:
+            if item is not None:
+                try:
+                    record = cursor_from_value(item.value)
+                except CorruptionError as exc:
+                    _log.error("cursor_unreadable", key=key, error=str(exc))
+                    return read(None, 0, failed=True)
+                if cursor_to_value(record) != item.value:
+                    self._cursor_values[key] = item.value  # fields of a newer version
+                found.append(read(record, item.mod_revision))
+                if not record.deleted:
+                    return found[0]
+            if floors:
                 return without_cursor(floors[0], failed)
-            if item is None:
-                self._read(self._keys.group_epoch, without_cursor)
-                return None
-            try:
-                record = cursor_from_value(item.value)
-            except CorruptionError as exc:
-                _log.error("cursor_unreadable", key=key, error=str(exc))
-                return read(None, 0, failed=True)
-            if cursor_to_value(record) != item.value:
-                self._cursor_values[key] = item.value  # fields of a newer version
-            return read(record, item.mod_revision)
+            self._read(self._keys.group_epoch, without_cursor)
+            return None
 
         def without_cursor(item: KeyValue | None, failed: bool) -> Event:
             if failed:
                 return read(None, 0, failed)
-            floor = self._epoch_floor = EpochFloor.of(item)
-            # Rule `none-begins-in-a-rebuild` (`group_epochs`): whether there was a cursor is not known yet.
-            return read(None, 0, failed=True) if floor.is_rebuilding else read(floor.last, 0)
+            floor, before = EpochFloor.of(item), self._epoch_floor
+            self._epoch_floor = floor
+            if floor.is_rebuilding:
+                # Rule `none-begins-in-a-rebuild` (`group_epochs`): whether there was a cursor is not known yet.
+                if not before.is_rebuilding:
+                    _log.warning("groups_wait_for_rebuild", remedy="run seriatim coordinator rebuild until it ends")
+                return read(None, 0, failed=True)
+            return found[0] if found else read(floor.last, 0)
 
         def with_floor(item: KeyValue | None, failed: bool) -> None:
             if not failed:
@@ -533,7 +541,7 @@ class CoordinatorRequests:
         compares = [mod_revision_is(key, effect.revision)]
         compares.append(mod_revision_is(chain, effect.chain_revision) if effect.chain_revision else present(chain))
         is_too_low = not effect.revision and effect.record.group_epoch <= self._epoch_floor.floor
-        if not effect.revision:
+        if effect.is_new or not effect.revision:
             compares.append(self._epoch_floor.unchanged(self._keys))
         if effect.follows is not None:
             # Rule `cursor-compare` (I11): a cursor is only written over one of that segment and group epoch. Without

@@ -42,6 +42,7 @@ from ..coordinator.mirror import mirror
 from ..coordinator.records import cursor_from_value
 from ..driver.driver import Driver, ask
 from ..membership.lost_records import LostRecords
+from ..membership.registration import Seen
 from ..membership.wall_clocks import WallClocks
 from .stage_floors import StageFloors
 from .unread import WARN_RATIO, Figures, Nearness, Unread, figures_of, nearness, retained, unread_messages
@@ -344,8 +345,9 @@ class Retention:
         Raises:
             CoordinatorBehindError: The coordinator is older than what this broker has seen of it.
         """
+        seen = self._lost_records.seen  # what is seen while the listing is under way may be newer than it
         listing = await self._coordinator.list(self._keys.cursors_of(led.partition))
-        self._check_not_older(listing.revision)
+        self._check_not_older(listing.revision, seen)
         acked = {group: (epoch, no, index) for group, epoch, no, index in led.acked}
         aside = {group: offset for group, _, _, offset in led.oldest}
         safe = dict(led.safe)
@@ -373,7 +375,7 @@ class Retention:
             readers.append(Reader(group, record.segment_no, offset, not record.external, is_spared, oldest, kept))
         return readers, listing.revision
 
-    def _check_not_older(self, revision: int) -> None:
+    def _check_not_older(self, revision: int, seen: Seen) -> None:
         """Refuse to decide by a listing of an older copy of the coordinator.
 
         Rule `older-drops-nothing` (RETAIN, I1): it may lack cursors. Without it:
@@ -381,7 +383,6 @@ class Retention:
           2. Before a broker notices that, which takes up to 2 s, retention finds no cursor in segment 1, and drops it.
           3. g begins at segment 2 as a new one, and is not notified of what is gone.
         """
-        seen = self._lost_records.seen
         rebuilt_at_ms, highest = self._listed
         highest = max(highest if rebuilt_at_ms == seen.rebuilt_at_ms else 0, seen.revision)
         if revision < highest:
