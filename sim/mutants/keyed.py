@@ -98,9 +98,6 @@ own-disk-too [keyed-slow]: a server answers for exactly the handoff that its own
 @ core.consumers.keyed.handoff.on_stored
 - if handing.handoff.segment_no == no and handing.serial == serial:
 + if handing.handoff.segment_no == no:
-unknown-stays-frozen [keyed-late]: a group is frozen until it is known whether its cursor has moved
-@ core.consumers.cursors.consumer_group.unanswered
-+ return None
 under-way-stays [keyed-late]: a write of a cursor that is under way is not forgotten after a rebuild
 @ core.consumers.groups.record_changes._is_under_way
 + return False

@@ -16,7 +16,7 @@ _NAMES: Final = """
     only-the-asked own-death parts-mixed passed-is-noted passed-is-stored passes-over-what-is-lost range-parts
     read-is-told rebuilt-goes-back record-if-unknown refusals-stay reserved-by-one rest-is-ready run-refused
     settings-on-disks storage-cut-in-memory storage-damage-is-end tails-forgotten taken-up
-    under-way-stays unknown-done unknown-stays-frozen untold-not-taken-up
+    under-way-stays unknown-done untold-not-taken-up
 """
 
 SLOW: Final = frozenset(_NAMES.split())
