@@ -20,7 +20,7 @@ TOPIC = ["--bootstrap", "h:1", "--topic", "orders"]
         ([*REPLAY, "--bootstrap", "h:1", "--archive", "/a", "-o", "startingOffsets=latest"], "--archive reads none"),
         ([*REPLAY, "--archive", "/a"], "--to-bootstrap is missing"),
         ([*REPLAY, "--bootstrap", "h:1", "--topic", "a,b"], "one topic"),
-        ([*REPLAY[:3], "--id", "a/b", "--checkpoint", "/c", *TOPIC], "--id is a name"),
+        ([*REPLAY[:3], "--id", "a/b", "--checkpoint", "/c", *TOPIC], "--id is not a name"),
         ([*REPLAY, *TOPIC, "-o", "failOnDataLoss=false"], "chooses failOnDataLoss itself"),
         ([*REPLAY, *TOPIC, "-o", "startingOfsets=earliest"], "did you mean startingOffsets"),
         ([*REPLAY, *TOPIC, "--to-option", "sequence=1"], "and there is no option 'sequence'"),
