@@ -148,7 +148,7 @@ settings-on-disks [crossings]: mode, policy and term base are on the disks
 @ core.consumers.cursors.control_records.replicate
   ledger, segment, record = served.ledger, served.segment, served.cursor
 + from ...values.keyed import SETTINGS_DEFAULT
-- settings=record.settings, term_base=record.term_base,
+- settings=served.settings, term_base=record.term_base,
 + settings=SETTINGS_DEFAULT, term_base=0,
 begun-first [keyed-begins]: the next server grants and ends nothing before every eligible member knows that it has begun
 @ core.consumers.groups.beginning._dispatcher_of

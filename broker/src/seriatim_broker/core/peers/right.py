@@ -42,27 +42,28 @@ def stop_joining(partition: Partition, no: int, member: MemberId) -> None:
     held.joining = drop(held.joining, member)
 
 
-def may_deliver(broker: BrokerState, partition: Partition, segment: Segment) -> bool:
-    """Whether this member may deliver from the segment at this moment."""
+def has_right(seat: Seat, *, seeks: bool = True) -> bool:
+    """Whether this member may deliver to the consumer group at this moment. If not, it seeks the right.
+
+    Everything that gives messages to consumers, or says what was done with them, asks here first.
+
+    Args:
+        seat: The consumer group.
+        seeks: False: nothing waits for the right, so it is not sought.
+    """
     # Rule `serve-lease` (SERVER): no other eligible member is silent for longer than the lease. Without it:
     #   1. Server Am is cut off from As, but not from its consumer c1.
     #   2. As takes the right over, and delivers a to consumer c2.
     #   3. Am delivers a to c1, as a first delivery (I9).
-    right = partition.rights.get(segment.no)
-    if right is None or not right.confirmed or broker.now.mono_us < right.from_us:
-        return False
-    return not silent_members(broker, partition, segment, broker.config.serve_lease_us)
-
-
-def has_right(seat: Seat) -> bool:
-    """Whether this member may deliver to the consumer group at this moment. If not, it seeks the right.
-
-    Everything that gives messages to consumers, or says what was done with them, asks here first.
-    """
-    if seat.segment is not None and may_deliver(seat.broker, seat.partition, seat.segment):
-        return True
-    seek(seat.broker, seat.partition, seat.group.segment_no)
-    return False
+    broker, partition, segment = seat.broker, seat.partition, seat.segment
+    right = partition.rights.get(seat.group.segment_no)
+    if segment is None or right is None or not right.confirmed or broker.now.mono_us < right.from_us:
+        may_deliver = False
+    else:
+        may_deliver = not silent_members(broker, partition, segment, broker.config.serve_lease_us)
+    if seeks and not may_deliver:
+        seek(broker, partition, seat.group.segment_no)
+    return may_deliver
 
 
 def silent_members(broker: BrokerState, partition: Partition, segment: Segment, for_us: int) -> list[MemberId]:

@@ -278,6 +278,7 @@ class Served(Seat):
 
     Attributes:
         cursor: The cursor, as this broker read or wrote it last.
+        settings: How the consumer group is served, as that cursor says.
         server_epoch: The server epoch in which this broker began to serve it.
         segment: The cursor segment, as the newest chain record has it.
         log: The cursor segment on this disk.
@@ -285,14 +286,14 @@ class Served(Seat):
         dispatcher: Which consumer is active, and how far it was given messages.
     """
 
-    __slots__ = ("cursor", "dispatcher", "ledger", "log", "segment", "server_epoch")
+    __slots__ = ("cursor", "dispatcher", "ledger", "log", "segment", "server_epoch", "settings")
 
     cursor: CursorRecord
     segment: Segment
 
     def __init__(self, seat: Seat, cursor: CursorRecord, segment: Segment, ledger: Ledger) -> None:
         super().__init__(seat.broker, seat.partition, seat.group)
-        self.cursor = cursor
+        self.cursor, self.settings = cursor, cursor.settings
         self.segment = segment
         self.server_epoch = segment.server_epoch
         self.log: SegmentLog = seat.partition.logs[segment.no]
@@ -302,7 +303,7 @@ class Served(Seat):
     def take_up(self, cursor: CursorRecord, revision: int) -> None:
         """The cursor was read, or written, in the same place as before."""
         self.group.cursor, self.group.cursor_revision = cursor, revision
-        self.cursor = cursor
+        self.cursor, self.settings = cursor, cursor.settings
 
     def freeze(self) -> Hashable:
         """Only what no other part of the core has."""
@@ -317,10 +318,10 @@ class KeyedServed(Served):
     Attributes:
         keyed: Its keys.
         term: The present term of its tokens.
-        first_token: The token below all that are given in this term.
+        token_base: The highest token that was given in this term is this plus `ConsumerStreams.tokens`.
     """
 
-    __slots__ = ("first_token", "keyed", "term")
+    __slots__ = ("keyed", "term", "token_base")
 
     def __init__(
         self, seat: Seat, cursor: CursorRecord, segment: Segment, ledger: Ledger, keyed: KeyedDispatcher
@@ -336,7 +337,7 @@ class KeyedServed(Served):
 
     def _begin_term(self) -> None:
         self.term = self.cursor.term_base + self.server_epoch
-        self.first_token = first_of(self.term)
+        self.token_base = first_of(self.term) - self.group.tokens_from
 
     def freeze(self) -> Hashable:
         """With its keys."""

@@ -162,7 +162,8 @@ class ConsumeStream:
                     feed(ConsumerDemand(self._stream, demand.subscription, messages, demand.run_max))
                 case "yielded":
                     yielded = each.yielded
-                    _check_offset(yielded.offset)
+                    if yielded.offset > OFFSET_MAX:
+                        raise _no_offset(yielded.offset)
                     feed(
                         ConsumerYielded(
                             self._stream, yielded.subscription, yielded.token, yielded.number, yielded.offset
@@ -223,8 +224,9 @@ class ConsumeStream:
             self._counts[subscription] = counts
 
     def _ack(self, ack: broker_pb2.Ack) -> None:
+        if (offset := max((ack.offset, *ack.offsets))) > OFFSET_MAX:
+            raise _no_offset(offset)
         if not (ack.tokens or ack.offsets or ack.started):
-            _check_offset(ack.offset)
             self._services.driver.feed(ConsumerAck(self._stream, ack.subscription, ack.token, ack.offset))
             return
         if len(ack.tokens) != len(ack.offsets):
@@ -232,7 +234,6 @@ class ConsumeStream:
         if len(ack.tokens) + len(ack.started) > ROWS_MAX:
             raise BadRequestError(f"a request acknowledges at most {ROWS_MAX} messages")
         tokens, offsets, started = tuple(ack.tokens), tuple(ack.offsets), tuple(ack.started)
-        _check_offset(max(offsets, default=0))
         if (counts := self._counts.get(ack.subscription)) is not None:
             counts.acked_messages += len(tokens)
         self._services.driver.feed(ConsumerAcks(self._stream, ack.subscription, ack.number, tokens, offsets, started))
@@ -241,7 +242,8 @@ class ConsumeStream:
         delay_ms = nack.delay_ms if nack.HasField("delay_ms") else None
         if delay_ms is not None and delay_ms > DELAY_MS_MAX:
             raise BadRequestError(f"a message can be delayed by at most {DELAY_MS_MAX} ms (40 days)")
-        _check_offset(nack.offset)
+        if nack.offset > OFFSET_MAX:
+            raise _no_offset(nack.offset)
         if (counts := self._counts.get(nack.subscription)) is not None:
             counts.failed_attempts += 1
         reason = nack.reason.encode()[:ERROR_BYTES_MAX].decode(errors="ignore")
@@ -412,14 +414,9 @@ def start_position(number: int, mode: ConsumerMode = ConsumerMode.EXCLUSIVE) -> 
         raise BadRequestError(f"there is no start position {number}") from exc
 
 
-def _check_offset(offset: int) -> None:
-    """Refuse a number that is no offset.
-
-    Raises:
-        BadRequestError: It has more than 63 bits.
-    """
-    if offset > OFFSET_MAX:
-        raise BadRequestError(f"{offset} is no offset")
+def _no_offset(number: int) -> BadRequestError:
+    """The refusal of a number of more than 63 bits."""
+    return BadRequestError(f"{number} is no offset")
 
 
 def read_request(frame: bytes | memoryview) -> broker_pb2.ConsumeRequest:

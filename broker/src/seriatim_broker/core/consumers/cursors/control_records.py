@@ -103,12 +103,13 @@ def replicate_soon(served: Served) -> None:
 def on_replication_due(broker: BrokerState, partition: Partition, group: str) -> None:
     """`ack_replication_us` is over: write the control record."""
     consumer_group = partition.consumer_groups.get(group)
-    if consumer_group is not None and consumer_group.served is not None:
-        write_if_dirty(consumer_group.served)
+    served = consumer_group.served if consumer_group is not None else None
+    if served is not None and served.ledger.dirty and served.is_serving:
+        replicate(served)
 
 
 def write_if_dirty(served: Served) -> None:
-    """Write the control record now if one is due: time is over, or this member starts over at what its disk has."""
+    """Write the control record now if one is due: this member may start over at what its disk has."""
     if served.ledger.dirty and served.is_serving:
         replicate(served)
 
@@ -145,7 +146,7 @@ def replicate(served: Served) -> int:
     #   3. The rebuild can only make it exclusive. An exclusive consumer group has no lists: k:5 is never delivered.
     cursor = CursorState(
         no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved, segment.server_epoch,
-        oldest, untold, settings=record.settings, term_base=record.term_base, serial=serial,
+        oldest, untold, settings=served.settings, term_base=record.term_base, serial=serial,
     )  # fmt: skip
     change = keyed_rows.take_changes(keyed) if keyed is not None else None
     _keep(broker, partition, cursor, change)

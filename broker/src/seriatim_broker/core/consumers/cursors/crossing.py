@@ -35,11 +35,11 @@ def cross_if_done(served: Served) -> None:
     """
     broker, partition, consumer_group = served.broker, served.partition, served.group
     ledger, dispatcher, log = served.ledger, served.dispatcher, served.log
-    if not served.is_serving or not log.is_whole or ledger.replications:
+    if not served.is_serving or ledger.replications:
         return
     # `safe_acked` may be above the length, if the consumer group acknowledged messages that suspects lost later.
     # Messages that retention dropped need no acknowledgement.
-    if max(ledger.safe_acked, log.start) < log.tail:
+    if max(ledger.safe_acked, log.start) < log.tail or not log.is_whole:
         return
     if consumer_group.writing is not None or consumer_group.cursor_write is not None:
         return

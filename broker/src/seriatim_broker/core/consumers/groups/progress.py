@@ -131,7 +131,8 @@ def finish_replication(served: Served, serial: int) -> None:
             served.keyed.handoff.is_begun = True
             outcomes.thaw(served)
     go_on(served)
-    forget_if_unused(served.partition, consumer_group)
+    if not consumer_group.consumers:
+        forget_if_unused(served.partition, consumer_group)
 
 
 def pump(partition: Partition, segment_no: int) -> None:

@@ -76,9 +76,7 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
 
 def is_served(seat: Seat) -> bool:
     """Whether this member may deliver to the consumer group at this moment. Then no other member may."""
-    if seat.group.phase is ConsumerGroupPhase.LOADING or seat.segment is None:
-        return False
-    return right.may_deliver(seat.broker, seat.partition, seat.segment)
+    return seat.group.phase is not ConsumerGroupPhase.LOADING and right.has_right(seat, seeks=False)
 
 
 def refuse_other_modes(seat: Seat, mode: ConsumerMode) -> None:

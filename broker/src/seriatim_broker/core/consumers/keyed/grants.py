@@ -134,13 +134,8 @@ def _note_gone(served: KeyedServed, offset: int) -> None:
     """
     if served.cursor.at_most_once:
         return
-    token = newest_token(served)
-    served.ledger.note_dropped(offset, position_of(served.chain, offset), token)
-
-
-def newest_token(served: KeyedServed) -> int:
-    """The highest token that was given in this term; all later ones are higher."""
-    return served.first_token + served.broker.streams.tokens - served.group.tokens_from
+    newest_token = served.token_base + served.broker.streams.tokens
+    served.ledger.note_dropped(offset, position_of(served.chain, offset), newest_token)
 
 
 # ---- reading keys ---------------------------------------------------------------------------------------
@@ -366,7 +361,7 @@ def _frame_for(
     longest = min(GRANT_MESSAGES_MAX, max(GRANT_BYTES_MAX // average_bytes, 1), consumer.run_max or GRANT_MESSAGES_MAX)
     # A consumer extends its grants in the time that it received. A shorter one counts when it joins again.
     grant_ms = max(served.cursor.retry.grant_ms, consumer.grant_ms)
-    first_token = newest_token(served) + 1
+    first_token = served.token_base + broker.streams.tokens + 1
     frame = Frame(consumer, first_token, broker.now.mono_us + 1_000 * grant_ms)
     ready, singles, granted, heavy = keyed.line.ready, keyed.line.singles, keyed.grants.singles, keyed.line.keys
     names, indexes, offsets = frame.names, frame.indexes, list[int]()
