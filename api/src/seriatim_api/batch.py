@@ -68,7 +68,8 @@ FLAG_HELD: Final = 1 << 10
 FLAG_RELEASED: Final = 1 << 11
 FLAG_LATE: Final = 1 << 12
 FLAG_CONTROL: Final = 1 << 13
-FLAGS_KNOWN: Final = (1 << 14) - 1
+FLAGS_KNOWN: Final = (1 << 9) - 1
+"""A header with another flag is refused wherever it is read: its batch would count as an ordinary one."""
 
 FLAG_NAMES: Final = {
     FLAG_DELAYED: "DELAYED",
@@ -79,7 +80,7 @@ FLAG_NAMES: Final = {
     FLAG_LATE: "LATE",
     FLAG_CONTROL: "CONTROL",
 }
-FLAGS_UNSERVED: Final = sum(FLAG_NAMES)
+FLAGS_UNSERVED: Final = FLAG_DELAYED | FLAG_SOURCE_SEQUENCE
 """A master refuses a client's batch with one of these: it would be delivered as if the flag were not there."""
 
 _STRUCT: Final = struct.Struct("<2sBBIIIQII16sQqqqqQ16s8s16sIIQ32sII")
@@ -230,8 +231,11 @@ def parse_header(raw: bytes) -> BatchHeader:
         raise HeaderError(f"not a batch header: it begins with {magic!r}")
     if version != VERSION:
         raise HeaderError(f"batch header version {version} is not known here (known: {VERSION})")
-    if flags & ~FLAGS_KNOWN:
-        raise HeaderError(f"batch header has unknown flags {flags & ~FLAGS_KNOWN:#x}")
+    if unknown := flags & ~FLAGS_KNOWN:
+        names = [name for flag, name in FLAG_NAMES.items() if unknown & flag]
+        if nameless := unknown & ~sum(FLAG_NAMES):
+            names.append(f"{nameless:#x}")
+        raise HeaderError(f"batch header has flags that this version does not know: {', '.join(names)}")
     if message_count == 0:
         raise HeaderError("a batch holds at least one message")
     return BatchHeader(

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim_api.batch import make_header, parse_header
-from seriatim_api.errors import BadRequestError
+from seriatim_api.batch import FLAG_HELD, make_header, parse_header
+from seriatim_api.errors import BadRequestError, CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.publications import StagedBatch
+from seriatim_api.wire.frames import ReplicateRun, replicate_frame_pieces
+from seriatim_broker.adapters.rocks import codec as rocks_codec
 from seriatim_broker.core.values import messages as m
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.keyed import (
@@ -426,3 +428,15 @@ def test_an_idle_block_that_is_not_made_of_rows_is_refused() -> None:
     for content in (b"", bytes(47), bytes(49)):
         with pytest.raises(BadRequestError, match="rows"):
             codec.decode(codec.encode(m.BlockAnswer(PartitionId(1), (content,))))
+
+
+def test_a_batch_with_a_flag_of_a_later_version_is_neither_stored_nor_replicated() -> None:
+    raw = bytearray(make_batch(b"a body", 1).header.raw)
+    raw[4:8] = FLAG_HELD.to_bytes(4, "little")
+    run = ReplicateRun(partition=7, segment=2, commit=0, attempt=bytes(16), batch_count=1)
+    frame = b"".join(replicate_frame_pieces([], [(run, [(bytes(raw), b"a body")])]))
+    with pytest.raises(BadRequestError, match="HELD"):
+        peer_frames.read_data_frame(frame)
+    stored = b"".join(rocks_codec.batch_parts(make_batch(b"a body", 1), 0, 0))
+    with pytest.raises(CorruptionError, match="HELD"):
+        rocks_codec.read_header(stored.replace(make_batch(b"a body", 1).header.raw, bytes(raw)))

@@ -9,7 +9,16 @@ from typing import Any, cast
 import grpc
 import pytest
 import pytest_asyncio
-from seriatim_api.errors import SeriatimError
+from seriatim_api.batch import (
+    FLAG_CONTROL,
+    FLAG_FIRED,
+    FLAG_HELD,
+    FLAG_LATE,
+    FLAG_NAMES,
+    FLAG_RELEASED,
+    MAGIC,
+)
+from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_from_proto, from_status
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, common_pb2
@@ -27,6 +36,7 @@ __all__ = ["core", "services"]
 
 PATHS = {"append": "/seriatim.v1.Producing/Append", "consume": "/seriatim.v1.Consuming/Consume"}
 DEADLINE_S = 30.0
+FLAGS_AT = 4  # in a batch header
 
 
 class Broker:
@@ -123,6 +133,25 @@ async def test_what_cannot_be_read_ends_a_stream_with_the_same_error(broker: Bro
     *_, (kind_of_error, text) = await way(broker, kind, b"\xff\xff no message", served)
     assert kind_of_error.__name__ == "BadRequestError"
     assert "not a" in text
+    await broker.place.idle()
+
+
+@pytest.mark.parametrize("way", [over_grpc, over_tcp])
+async def test_a_frame_with_a_flag_of_brokers_ends_a_stream_with_its_name(
+    broker: Broker, core: QuietCore, way: Any
+) -> None:
+    async def served() -> None:
+        pass
+
+    for flag in (FLAG_FIRED, FLAG_HELD, FLAG_RELEASED, FLAG_LATE, FLAG_CONTROL):
+        sent = bytearray(batches(1, 2))
+        at = sent.rindex(MAGIC) + FLAGS_AT
+        sent[at : at + 4] = flag.to_bytes(4, "little")
+        *_, (kind_of_error, text) = await way(broker, "append", bytes(sent), served)
+        assert kind_of_error is BadRequestError
+        assert FLAG_NAMES[flag] in text
+        assert "nothing of it was stored" in text
+    assert not core.appends, "no batch of such a frame is taken"
     await broker.place.idle()
 
 

@@ -271,4 +271,4 @@ def read_frame(frame: bytes | memoryview) -> AppendFrame:
     try:
         return read_append_frame(frame)
     except FrameError as exc:
-        raise BadRequestError(f"not an append frame: {exc}") from exc
+        raise BadRequestError(f"not an append frame: {exc}; nothing of it was stored") from exc
