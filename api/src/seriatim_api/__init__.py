@@ -19,6 +19,7 @@ Outside the rooms:
     publications    the manifest of a publication, and its digest
     dead_letters    names, ids and headers of dead letters
     key_names       names of keys among brokers, and their notation for humans
+    attributes      legal attributes of topics
     retry           legal retry policies of consumer groups
     spreading       which consumer of an exclusive consumer group reads which partition
     lag             the lag of a consumer group

@@ -1,4 +1,4 @@
-"""The stream of topics as its servicer sends it."""
+"""Topics as their servicer lists them, and sends them on a stream."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.rpc.calls.limits import MESSAGE_SIZE_BYTES_MAX
 from seriatim_broker.rpc.calls.services import Services
 from seriatim_broker.rpc.servicers import topic_admin
 from seriatim_broker.rpc.servicers.admin import AdminServicer
@@ -63,6 +64,26 @@ async def test_a_broker_group_that_was_removed_is_not_named_as_the_next_one() ->
     assert await told() == [["g0", "g3", "g1"]] * 3, "this broker has not heard of any broker group yet"
     there.update({"g0": (), "g1": ()})
     assert await told() == [["g0", "g1"]] * 3
+
+
+async def test_topics_are_listed_by_pages_that_fit_into_a_message() -> None:
+    keys, coordinator = Keys("c"), MemoryCoordinator(MemoryStore())
+    names = ["_schemas", *(f"t{number:04}" for number in range(1500)), "_stage"]
+    full = records_pb2.TopicSettings(attributes={"a": "x" * 4095})
+    for name in names:
+        record = records_pb2.TopicRecord(name=name, settings=full)
+        await coordinator.txn((), [Put(keys.topic(name), record.SerializeToString())])
+    admin: Any = AdminServicer.__new__(AdminServicer)
+    admin._services = SimpleNamespace(coordinator=coordinator, keys=keys)
+    after, found, sizes = "", [], []
+    while page := (await admin.ListTopics(broker_pb2.ListTopicsRequest(after=after), None)):
+        if not page.topics:
+            break
+        found += [topic.name for topic in page.topics]
+        sizes.append((len(page.topics), page.ByteSize() < MESSAGE_SIZE_BYTES_MAX // 4))
+        after = found[-1]
+    assert found == sorted(set(names) - {"_stage"})
+    assert sizes == [(1000, True), (501, True)], "the hidden topic takes no place of a page"
 
 
 def _watching(mirror: WatchedTopics) -> Any:

@@ -58,3 +58,60 @@ def test_what_is_said_when_a_topic_is_made_stays() -> None:
     change = topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings_mask=["flush"]))
     with pytest.raises(PreconditionError, match="make another topic"):
         change(records_pb2.TopicSettings(flush=True))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({f"a{number}": "" for number in range(65)}, "at most 64 attributes, not 65"),
+        ({"a": "x" * 4096}, "at most 4,096 bytes together, not 4,097"),
+        ({"a b": "x"}, "'a b' cannot name an attribute"),
+        ({"": "x"}, "'' cannot name an attribute"),
+        ({"seriatim.x": "x"}, "names that begin with seriatim. are taken"),
+    ],
+)
+def test_attributes_beyond_the_limits_are_refused(attributes: dict[str, str], text: str) -> None:
+    with pytest.raises(BadRequestError, match=text):
+        topic_admin._complete(records_pb2.TopicSettings(attributes=attributes))
+    for mask in (["attributes"], [f"attributes.{name}" for name in attributes]):
+        request = broker_pb2.UpdateTopicRequest(
+            settings=records_pb2.TopicSettings(attributes=attributes), settings_mask=mask
+        )
+        with pytest.raises(BadRequestError, match=text):
+            topic_admin._change_of(request)
+
+
+@pytest.mark.parametrize(
+    ("mask", "attributes", "result"),
+    [
+        ([], {"owner": "b"}, {"owner": "b"}),
+        (["attributes"], {"owner": "b"}, {"owner": "b"}),
+        (["attributes"], {}, {}),
+        (["attributes.owner"], {"owner": "b"}, {"owner": "b", "a/b.c": "1"}),
+        (["attributes.owner", "attributes.a/b.c", "attributes.new"], {"new": ""}, {"new": ""}),
+        (["attributes.unknown"], {}, {"owner": "a", "a/b.c": "1"}),
+        (["retention_ms"], {}, {"owner": "a", "a/b.c": "1"}),
+    ],
+)
+def test_attributes_are_replaced_all_together_or_named_one_by_one(
+    mask: list[str], attributes: dict[str, str], result: dict[str, str]
+) -> None:
+    settings = records_pb2.TopicSettings(retention_ms=DAY_MS, attributes={"owner": "a", "a/b.c": "1"})
+    wanted = records_pb2.TopicSettings(retention_ms=DAY_MS, attributes=attributes)
+    topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings=wanted, settings_mask=mask))(settings)
+    assert settings == records_pb2.TopicSettings(retention_ms=DAY_MS, attributes=result)
+
+
+def test_attributes_that_are_too_many_together_with_those_of_the_topic_are_refused() -> None:
+    settings = records_pb2.TopicSettings(attributes={f"a{number}": "" for number in range(64)})
+    wanted = records_pb2.TopicSettings(attributes={"b": ""})
+    change = topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings=wanted, settings_mask=["attributes.b"]))
+    with pytest.raises(BadRequestError, match="at most 64 attributes, not 65"):
+        change(settings)
+
+
+@pytest.mark.parametrize("mask", [["attributes", "attributes.a"], ["attributes.b"]])
+def test_a_mask_that_does_not_say_which_attributes_count_is_refused(mask: list[str]) -> None:
+    wanted = records_pb2.TopicSettings(attributes={"a": "1"})
+    with pytest.raises(BadRequestError, match="name either `attributes` in the mask, or each attribute"):
+        topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings=wanted, settings_mask=mask))

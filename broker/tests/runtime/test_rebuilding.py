@@ -294,10 +294,11 @@ async def test_the_stage_topic_is_rebuilt_as_it_was() -> None:
     assert not any("_stage" in line for line in plan.unknown)
 
 
-async def test_a_rebuilt_topic_has_a_legal_incarnation() -> None:
+async def test_a_rebuilt_topic_has_a_legal_incarnation_and_names_what_it_lacks() -> None:
     plan = await planned(Answers((told(M00, FIRST),)))
     (step,) = [put for step in plan.steps for put in step.operations if isinstance(put, Put) and "/topics/" in put.key]
     assert TopicIncarnation(records_pb2.TopicRecord.FromString(step.value).incarnation)
+    assert "topic orders: settings other than flush and width, and attributes; " in "".join(plan.unknown)
 
 
 async def test_a_deleted_partition_does_not_come_back() -> None:

@@ -16,6 +16,7 @@ from seriatim_broker.core.values.chain import declare_lost, trim
 from seriatim_broker.core.values.segment import SegmentState as State
 from seriatim_broker.core.values.segment import Start
 from seriatim_broker.interfaces.coordinator import Delete, Put
+from seriatim_broker.rpc.calls.limits import MESSAGE_SIZE_BYTES_MAX
 from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive
 from seriatim_broker.runtime.coordinator.keys import Keys
 from seriatim_broker.runtime.coordinator.rebuilt_watches import RebuiltWatches
@@ -47,10 +48,12 @@ class World:
         self.feed = TopicFeed(self.coordinator, KEYS)
         self.next = 1
 
-    def put_topic(self, name: str, ids: list[int], growing: list[int] | None = None, inc: str = "i") -> None:
+    def put_topic(
+        self, name: str, ids: list[int], growing: list[int] | None = None, inc: str = "i", value: str = ""
+    ) -> None:
         record = records_pb2.TopicRecord(
             name=name, incarnation=inc, state=records_pb2.TOPIC_STATE_READY, partition_ids=ids,
-            growing_partition_ids=growing or [],
+            growing_partition_ids=growing or [], settings=records_pb2.TopicSettings(attributes={"a": value}),
         )  # fmt: skip
         self.store.txn((), [Put(KEYS.topic(name), record.SerializeToString())], ())
 
@@ -62,8 +65,8 @@ class World:
         puts = [Put(KEYS.chain(PartitionId(partition)), value), Put(KEYS.partition_counter, counter)]
         self.store.txn((), puts, ())
 
-    def make(self, name: str, *ids: int) -> None:
-        self.put_topic(name, list(ids))
+    def make(self, name: str, *ids: int, value: str = "") -> None:
+        self.put_topic(name, list(ids), value=value)
         for number, partition in enumerate(ids):
             self.put_chain(partition, number)
 
@@ -234,6 +237,20 @@ async def test_a_large_topic_comes_in_parts() -> None:
         assert [sum(len(entry.chains) for entry in response.changed) for response in seen.responses] == [
             CHAINS_PER_TAKE_MAX, 500,
         ]  # fmt: skip
+
+
+async def test_topics_with_many_attributes_come_in_messages_that_fit() -> None:
+    world = World()
+    for number in range(1, 1201):
+        world.make(f"t{number}", number, value="x" * 4095)
+    async with watching(world) as seen:
+        await seen.take_all()
+        assert len(seen.epochs) == 1200
+        assert {topic.settings.attributes["a"] for topic in seen.topics.values()} == {"x" * 4095}
+        assert max(response.ByteSize() for response in seen.responses) < MESSAGE_SIZE_BYTES_MAX // 8
+        world.put_topic("t7", [7], value="y")
+        await seen.take()
+        assert (len(seen.topics), seen.topics["t7"].settings.attributes["a"]) == (1200, "y")
 
 
 async def test_too_many_watchers_are_refused() -> None:

@@ -183,6 +183,34 @@ async def test_settings_change_in_the_same_write() -> None:
         assert store.revision == revision + 1, "the same again writes nothing"
 
 
+async def test_changes_of_two_attributes_at_once_are_both_kept() -> None:
+    store = MemoryStore()
+
+    def setting(name: str) -> Callable[[records_pb2.TopicSettings], None]:
+        return lambda settings: settings.attributes.update({name: "x"})
+
+    names = [f"a{number}" for number in range(8)]
+    async with Controller(store) as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        revision = store.revision
+        await asyncio.gather(*(topics.update("t", None, 0, setting(name), 5) for name in names))
+        assert dict(topic_in(store).settings.attributes) == dict.fromkeys(names, "x")
+        assert store.revision == revision + len(names)
+        for name in names:
+            await topics.update("t", None, 0, setting(name), 5)
+        assert store.revision == revision + len(names), "the same again writes nothing"
+
+
+async def test_a_topic_that_is_made_again_has_no_attributes_of_the_one_before() -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        await topics.create("t", 1, records_pb2.TopicSettings(chain_width=2, attributes={"owner": "a"}), 5)
+        assert dict(topic_in(store).settings.attributes) == {"owner": "a"}
+        await topics.delete("t")
+        await topics.create("t", 1, SETTINGS, 5)
+        assert not topic_in(store).settings.attributes
+
+
 async def test_what_cannot_be_is_refused() -> None:
     store = MemoryStore()
     async with Controller(store) as topics:

@@ -1684,7 +1684,9 @@ class UpdateTopicRequest(_message.Message):
 
     @_builtins.property
     def settings_mask(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """names of the fields of `settings` that count, also where they are zero"""
+        """Names of the fields of `settings` that count, also where they are zero. `attributes` replaces all attributes of the
+        topic. `attributes.NAME` sets one of them, or removes it if it is not in `settings`.
+        """
 
     def __init__(
         self,

@@ -521,6 +521,26 @@ Global___TopicRecord: _TypeAlias = TopicRecord  # noqa: Y015
 class TopicSettings(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class AttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     FLUSH_FIELD_NUMBER: _builtins.int
     MESSAGE_SIZE_BYTES_MAX_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_BYTES_MAX_FIELD_NUMBER: _builtins.int
@@ -530,6 +550,7 @@ class TopicSettings(_message.Message):
     RETAIN_UNREAD_FIELD_NUMBER: _builtins.int
     UNREAD_MS_MAX_FIELD_NUMBER: _builtins.int
     UNREAD_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
     flush: _builtins.bool
     """commit waits for the flush on every member"""
     message_size_bytes_max: _builtins.int
@@ -545,6 +566,10 @@ class TopicSettings(_message.Message):
     """what is older goes all the same; 0: no limit"""
     unread_bytes_max: _builtins.int
     """likewise, the oldest messages above this many bytes of a partition; 0: no limit"""
+    @_builtins.property
+    def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """of tools of users; brokers store them and read none"""
+
     def __init__(
         self,
         *,
@@ -557,10 +582,11 @@ class TopicSettings(_message.Message):
         retain_unread: _builtins.bool = ...,
         unread_ms_max: _builtins.int = ...,
         unread_bytes_max: _builtins.int = ...,
+        attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

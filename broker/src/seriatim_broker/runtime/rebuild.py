@@ -391,7 +391,8 @@ def _plan_topics(
             created_at_ms=min(chain.segments[0].opened_at_ms for chain in chains.values()) or plan.now_ms,
         )
         if not is_stage:
-            plan.unknown.append(f"topic {name}: settings other than flush and width; whether it had more partitions")
+            text = "settings other than flush and width, and attributes; whether it had more partitions"
+            plan.unknown.append(f"topic {name}: {text}")
         incarnations[name] = record.incarnation
         _put(plan, items, key, record.SerializeToString(), f"topic {name} with {len(chains)} partitions")
     counter = items.get(keys.partition_counter)

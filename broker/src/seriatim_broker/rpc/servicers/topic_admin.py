@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Final
 
+from google.protobuf.field_mask_pb2 import FieldMask
+from seriatim_api.attributes import check_attributes
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
 from seriatim_api.ids import PartitionId, TopicIncarnation, check_name
 from seriatim_api.publications import STAGE_TOPIC
@@ -33,6 +35,9 @@ RETENTION_BYTES_MIN = 1 << 20
 RETENTION_MS_MIN = 1000
 
 TOPICS_PER_PAGE_MAX = 1000
+
+ENTRY: Final = "attributes."
+"""What a request's mask has before the name of one attribute."""
 
 WATCH_HEARTBEAT_S = 3.0
 """After three of these times without a message, a watcher treats the stream as silent."""
@@ -122,10 +127,11 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
     ) -> broker_pb2.ListTopicsResponse:
         """Topics by name, page by page."""
         limit = min(request.limit or TOPICS_PER_PAGE_MAX, TOPICS_PER_PAGE_MAX)
-        listing = await self._services.coordinator.list(self._services.keys.topics)
+        keys = self._services.keys
+        after = keys.topic(request.after) if request.after else ""
+        listing = await self._services.coordinator.list(keys.topics, after=after, count_max=limit + 1)
         records = (records_pb2.TopicRecord.FromString(item.value) for item in listing.items)
-        named = (record for record in records if record.name != STAGE_TOPIC)  # it is hidden
-        page = [record for record in named if record.name > request.after][:limit]
+        page = [record for record in records if record.name != STAGE_TOPIC][:limit]  # it is hidden
         return broker_pb2.ListTopicsResponse(topics=page)
 
     async def WatchTopics(  # noqa: N802
@@ -171,7 +177,7 @@ def _complete(settings: records_pb2.TopicSettings) -> None:
     """Fill in defaults.
 
     Raises:
-        BadRequestError: A limit is too large, or illegal for retention.
+        BadRequestError: A limit is too large, or illegal for retention, or attributes are illegal.
     """
     settings.chain_width = settings.chain_width or CHAIN_WIDTH_DEFAULT
     settings.batch_size_bytes_max = settings.batch_size_bytes_max or BATCH_BYTES_MAX
@@ -179,6 +185,7 @@ def _complete(settings: records_pb2.TopicSettings) -> None:
     if max(settings.batch_size_bytes_max, settings.message_size_bytes_max) > BATCH_BYTES_MAX:
         raise BadRequestError(f"batches and messages have at most {BATCH_BYTES_MAX} bytes")
     _check_retention(settings)
+    check_attributes(settings.attributes)
 
 
 def _check_retention(settings: records_pb2.TopicSettings) -> None:
@@ -212,10 +219,14 @@ def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.
     Raises:
         BadRequestError: There is no such setting, or a value is illegal.
     """
-    names = {field.name for field, _ in request.settings.ListFields()} | set(request.settings_mask)
+    entries = {name.removeprefix(ENTRY) for name in request.settings_mask if name.startswith(ENTRY)}
+    names = {field.name for field, _ in request.settings.ListFields()} - ({"attributes"} if entries else set())
+    names |= {name for name in request.settings_mask if not name.startswith(ENTRY)}
     unknown = names - set(records_pb2.TopicSettings.DESCRIPTOR.fields_by_name)
     if unknown:
         raise BadRequestError(f"a topic has no setting {min(unknown)!r}")
+    if entries and ("attributes" in names or not entries.issuperset(request.settings.attributes)):
+        raise BadRequestError("name either `attributes` in the mask, or each attribute that is set or removed")
     wanted = records_pb2.TopicSettings()
     wanted.CopyFrom(request.settings)
     _complete(wanted)
@@ -225,8 +236,11 @@ def _change_of(request: broker_pb2.UpdateTopicRequest) -> Callable[[records_pb2.
             raise PreconditionError(
                 "a topic's `flush` is set when it is made and never changes: nothing was changed; make another topic"
             )
-        for name in names:
-            setattr(settings, name, getattr(wanted, name))
+        FieldMask(paths=names).MergeMessage(wanted, settings, replace_repeated_field=True)
+        for entry in entries:
+            settings.attributes.pop(entry, None)
+        settings.attributes.update({entry: wanted.attributes[entry] for entry in entries & set(wanted.attributes)})
         _check_retention(settings)
+        check_attributes(settings.attributes)
 
     return change

@@ -271,10 +271,10 @@ class Topics:
             first, missing = counter.next, _missing_count(record, partition_count)
             record.growing_partition_ids.extend(range(first, first + missing))
             counter.next += missing
-            value = record.SerializeToString()
-            if value == found.value:
+            if record == records_pb2.TopicRecord.FromString(found.value):
                 return record
-            compares, puts = [*guarded, mod_revision_is(key, found.mod_revision)], [Put(key, value)]
+            compares = [*guarded, mod_revision_is(key, found.mod_revision)]
+            puts = [Put(key, record.SerializeToString())]
             if missing:
                 compares.append(mod_revision_is(counter_key, counter_item.mod_revision))
                 puts.append(Put(counter_key, counter.SerializeToString()))
