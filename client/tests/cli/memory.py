@@ -393,6 +393,8 @@ class MemoryAdmin:
     async def update_topic(self, name: str, partition_count: int | None = None, **settings: Any) -> Topic:
         topic = self._cluster.topic(name)
         given = {field: value for field, value in settings.items() if value is not None}
+        changes = {**topic.settings.attributes, **given.pop("attribute_changes", {})}
+        given["attributes"] = {name: text for name, text in changes.items() if text is not None}
         changed = replace(topic.settings, **given)
         if partition_count is not None:
             self._cluster.make(name, partition_count)

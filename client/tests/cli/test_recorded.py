@@ -42,7 +42,9 @@ def fill(cluster: MemoryCluster) -> None:
     """Make the cluster one in which each value that is not plain is there once."""
     day_ms = 86_400_000
     cluster.make("flights", 2)
-    kept = TopicSettings(False, 1 << 20, 0, day_ms, 3, 5 << 20, True, 7 * day_ms, 50 << 20)
+    kept = TopicSettings(
+        False, 1 << 20, 0, day_ms, 3, 5 << 20, True, 7 * day_ms, 50 << 20, {"owner": "a\x1b[31m\nb", "a/b": ""}
+    )
     cluster.make("orders", 1, kept)
     cluster.make("old", 1, TopicSettings(retention_ms=day_ms))
     for partition, count in ((0, 10), (1, 5)):

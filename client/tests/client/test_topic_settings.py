@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,9 +43,11 @@ async def test_who_says_nothing_of_retention_gets_the_default_of_the_cluster(adm
 
 
 async def test_all_settings_reach_the_brokers_and_come_back(admin: Admin, caller: Recorded) -> None:
-    asked = TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20)
+    asked = TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20, {"owner": "a", "b": ""})
     made = await admin.create_topic("t", settings=asked)
-    assert made.settings == TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20)
+    assert made.settings == TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20, {"owner": "a", "b": ""})
+    assert type(made.settings.attributes) is dict
+    assert len({made, replace(made)}) == 1, "topics can be kept in a set"
 
 
 async def test_a_change_names_what_it_changes_zeros_too(admin: Admin, caller: Recorded) -> None:
@@ -64,4 +67,49 @@ async def test_numbers_that_no_record_holds_are_refused(admin: Admin, caller: Re
         await admin.create_topic("t", settings=TopicSettings(**wrong))  # type: ignore[arg-type]
     with pytest.raises(BadRequestError, match=f"{name} is "):
         await admin.update_topic("t", **wrong)  # type: ignore[arg-type]
+    assert caller.requests == []
+
+
+async def test_attributes_replace_all_and_changes_of_them_name_each(admin: Admin, caller: Recorded) -> None:
+    await admin.update_topic("t", attributes={"owner": "a"})
+    await admin.update_topic("t", attributes={})
+    await admin.update_topic("t", attribute_changes={"owner": "a", "ticket": None})
+    await admin.update_topic("t", retention_ms=0)
+    assert [(r.name, list(r.settings_mask), dict(r.settings.attributes)) for r in caller.requests] == [
+        ("t", ["attributes"], {"owner": "a"}),
+        ("t", ["attributes"], {}),
+        ("t", ["attributes.owner", "attributes.ticket"], {"owner": "a"}),
+        ("t", ["retention_ms"], {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({f"a{number}": "" for number in range(65)}, "at most 64 attributes, not 65"),
+        ({"a": "x" * 4096}, "at most 4,096 bytes together, not 4,097"),
+        ({"": "x"}, "'' cannot name an attribute"),
+        ({"seriatim.x": "x"}, "names that begin with seriatim. are taken"),
+        ({"a": 7}, "the attribute a is a text, not 7"),
+        ({"a": "\ud800"}, "the attribute a is a text, not"),
+    ],
+)
+async def test_attributes_that_no_topic_can_have_are_refused(
+    admin: Admin, caller: Recorded, attributes: Any, text: str
+) -> None:
+    with pytest.raises(BadRequestError, match=text):
+        await admin.create_topic("t", settings=TopicSettings(attributes=attributes))
+    for name in ("attributes", "attribute_changes"):
+        with pytest.raises(BadRequestError, match=text):
+            await admin.update_topic("t", **{name: attributes})
+    assert caller.requests == []
+
+
+async def test_changes_of_attributes_that_mean_nothing_are_refused(admin: Admin, caller: Recorded) -> None:
+    with pytest.raises(BadRequestError, match="either attributes, which replace all, or attribute_changes"):
+        await admin.update_topic("t", attributes={}, attribute_changes={})
+    with pytest.raises(BadRequestError, match="attribute_changes is a map of names to texts or None, not"):
+        await admin.update_topic("t", attribute_changes=["a"])  # type: ignore[arg-type]
+    with pytest.raises(BadRequestError, match="'a b' cannot name an attribute"):
+        await admin.update_topic("t", attribute_changes={"a b": None})
     assert caller.requests == []

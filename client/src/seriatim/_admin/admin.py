@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from seriatim_api.attributes import check_attribute_name, check_attributes
 from seriatim_api.errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -133,6 +134,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         retain_unread: bool | None = None,
         unread_ms_max: int | None = None,
         unread_bytes_max: int | None = None,
+        attributes: Mapping[str, str] | None = None,
+        attribute_changes: Mapping[str, str | None] | None = None,
     ) -> Topic:
         """Add partitions to a topic or change its settings, and wait until all its partitions accept messages.
 
@@ -155,13 +158,16 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             retain_unread: See `TopicSettings`.
             unread_ms_max: See `TopicSettings`.
             unread_bytes_max: See `TopicSettings`.
+            attributes: See `TopicSettings`. They replace all attributes of the topic.
+            attribute_changes: New values of some attributes, by name; None removes an attribute. The others stay as
+                they are, also if another program changes them at the same time.
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
             BadRequestError: The topic has more partitions already, or a setting is over its limit; the text says what
                 is possible.
         """
-        changes: dict[str, int | None] = {
+        changes: dict[str, object] = {
             "message_size_bytes_max": message_size_bytes_max,
             "batch_size_bytes_max": batch_size_bytes_max,
             "retention_ms": retention_ms,
@@ -170,17 +176,13 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             "retain_unread": retain_unread,
             "unread_ms_max": unread_ms_max,
             "unread_bytes_max": unread_bytes_max,
+            "attributes": attributes,
         }
-        given = {field: value for field, value in changes.items() if value is not None}
-        _check_values(given)
+        request = broker_pb2.UpdateTopicRequest(name=name)
         if partition_count is not None:
             check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
-        request = broker_pb2.UpdateTopicRequest(
-            name=name,
-            partition_count=0 if partition_count is None else partition_count,
-            settings=records_pb2.TopicSettings(**cast("Any", given)),
-            settings_mask=given,
-        )
+            request.partition_count = partition_count
+        _fill(request, {field: value for field, value in changes.items() if value is not None}, attribute_changes)
         return topic_of(await self._caller.admin("UpdateTopic", request, DEADLINE_S))
 
     async def delete_topic(self, name: str) -> None:
@@ -529,13 +531,37 @@ def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:
     return records_pb2.TopicSettings(**fields)
 
 
+def _fill(request: broker_pb2.UpdateTopicRequest, given: dict[str, object], changes: object) -> None:
+    """Write the settings that are given, and changes of attributes, into a request.
+
+    Raises:
+        BadRequestError: One of them is illegal.
+    """
+    request.settings_mask.extend(given)
+    if changes is not None:
+        if "attributes" in given:
+            raise BadRequestError("give either attributes, which replace all, or attribute_changes")
+        if not isinstance(changes, Mapping):
+            raise BadRequestError(f"attribute_changes is a map of names to texts or None, not {changes!r}")
+        for name in changes:
+            check_attribute_name(name)
+            request.settings_mask.append(f"attributes.{name}")
+        given["attributes"] = {name: text for name, text in changes.items() if text is not None}
+    _check_values(given)
+    request.settings.CopyFrom(records_pb2.TopicSettings(**cast("Any", given)))
+
+
 def _check_values(settings: Mapping[str, object]) -> None:
     """Refuse values that do not fit into their fields. The brokers check the rest.
 
     Raises:
-        BadRequestError: A value is of another kind, below 0, or too large for a topic's record.
+        BadRequestError: A value is of another kind, below 0, or too large for a topic's record, or attributes are
+            illegal.
     """
     for name, value in settings.items():
+        if name == "attributes":
+            check_attributes(value)
+            continue
         if name in _FLAGS:
             if not isinstance(value, bool):
                 raise BadRequestError(f"{name} is True or False, not {value!r}")

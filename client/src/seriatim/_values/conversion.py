@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,13 +15,16 @@ T = TypeVar("T")
 def value_of(kind: type[T], message: Message, **given: Any) -> T:
     """A value of a dataclass: the fields that are given, and the others as the message has them.
 
-    A list becomes a tuple. A field that a message may have or not becomes None if it does not have it.
+    A list becomes a tuple, and a map a dictionary. A field that a message may have or not becomes None if it does not
+    have it.
     """
     described = message.DESCRIPTOR.fields_by_name
     for name in [field.name for field in fields(kind) if field.name not in given]:  # type: ignore[arg-type]
         value = getattr(message, name)
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
             value = tuple(value)
+        elif isinstance(value, Mapping):
+            value = dict(value)
         elif described[name].has_presence and not message.HasField(name):
             value = None
         given[name] = value

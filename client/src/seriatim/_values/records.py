@@ -178,6 +178,10 @@ class TopicSettings:
             not read them. 0: no limit. Not below `retention_ms`.
         unread_bytes_max: With `retain_unread`: brokers drop the oldest messages of a partition above this size, in
             bytes, although a consumer group has not read them. 0: no limit. Not below `retention_bytes`.
+        attributes: Texts by name, for tools of users: an owner, a ticket, the address of a schema. Brokers store them
+            and read none. At most 64, and at most 4 KiB together (names and values in UTF-8). A name has letters,
+            digits, `.`, `_`, `-` and `/`, begins with a letter, a digit or `_`, and has at most 249 characters. Names
+            that begin with `seriatim.` are taken. A value is any text.
 
     Raises:
         BadRequestError: There is no setting of that name. Values are checked when a topic is made or changed.
@@ -192,6 +196,7 @@ class TopicSettings:
     retain_unread: bool = False
     unread_ms_max: int = 0
     unread_bytes_max: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

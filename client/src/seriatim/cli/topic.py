@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import zip_longest
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import format_offset
+from seriatim_api.key_names import escaped
 from seriatim_api.terminal.safe_text import echo
 
 import seriatim
@@ -21,6 +22,7 @@ from seriatim.cli._execution.confirmation import confirm, confirm_first
 from seriatim.cli._execution.connection import call_admin
 from seriatim.cli._execution.coroutines import run
 from seriatim.cli._operations import broadcast_consumers, retention_change
+from seriatim.cli._options import attributes as attribute_options
 from seriatim.cli._options.places import PLACE, Written
 from seriatim.cli._options.settings import Settings
 from seriatim.cli._rendering.output import chain_fields, draw, pick
@@ -58,6 +60,7 @@ def topic() -> None:
 @click.option(
     "--chain-width", type=click.IntRange(1), help="Number of broker groups in a send chain. [default: the cluster's]"
 )
+@attribute_options.SETS
 @click.pass_obj
 def create(
     settings: Settings,
@@ -67,6 +70,7 @@ def create(
     flush: bool,
     message_size_max: int | None,
     chain_width: int | None,
+    attributes: Sequence[tuple[str, str]],
     **retention: Any,
 ) -> None:
     """Create the topic NAME, and wait until it can be used.
@@ -82,6 +86,7 @@ def create(
         flush=flush,
         message_size_bytes_max=0 if message_size_max is None else message_size_max,
         chain_width=0 if chain_width is None else chain_width,
+        attributes=cast("dict[str, str]", attribute_options.changes_of(attributes)),
         **change,
     )
     made = call_admin(settings, lambda admin: admin.create_topic(name, partitions, wanted))
@@ -99,6 +104,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
             **pick(settings, "unread_ms_max", "unread_bytes_max"),
         },
         "chain_width": settings.chain_width,
+        "attributes": dict(sorted(settings.attributes.items())),
         "created_at_ms": topic.created_at_ms,
     }
 
@@ -202,6 +208,8 @@ def describe(settings: Settings, name: str) -> None:
     widths = f"broker groups in a chain: {width}" if width else ""
     if sizes or widths:
         echo("; ".join(part for part in (sizes, widths) if part))
+    for attribute, value in sorted(found.settings.attributes.items()):
+        echo(f"attribute {attribute}={escaped(value.encode())}")
     echo(f"consumer groups: {', '.join(broadcast_consumers.lines_of(groups)) or 'none'}")
     from seriatim.cli._rendering.chain_view import draw_ribbons
 
@@ -220,6 +228,8 @@ def describe(settings: Settings, name: str) -> None:
 @click.option(
     "--chain-width", type=click.IntRange(0), help="Number of broker groups in a send chain; 0: the cluster's."
 )
+@attribute_options.SETS
+@attribute_options.REMOVES
 @click.option("--yes", is_flag=True, help="Do not ask before partitions are added or messages are dropped.")
 @click.pass_obj
 def alter(
@@ -229,6 +239,8 @@ def alter(
     partitions: int | None,
     message_size_max: int | None,
     chain_width: int | None,
+    attributes: Sequence[tuple[str, str]],
+    removed: Sequence[str],
     yes: bool,
     **retention: Any,
 ) -> None:
@@ -239,9 +251,12 @@ def alter(
 
     A shorter retention drops messages. The command first shows which messages are dropped, and which consumer groups
     have not read them. Then it asks.
+
+    Attributes that you do not name stay as they are, also if another command changes them at the same time.
     """
     change = retention_change.change_of(**retention)
-    if partitions is message_size_max is chain_width is None and not change:
+    attribute_changes = attribute_options.changes_of(attributes, removed)
+    if partitions is message_size_max is chain_width is None and not change and not attribute_changes:
         raise click.UsageError("name a change: --partitions N, --retention 7d, ...")
 
     async def work() -> Topic:
@@ -251,12 +266,19 @@ def alter(
             if change:
                 await _tell_losses(settings, client, name, change, yes=yes)
             return await client.admin().update_topic(
-                name, partitions, message_size_bytes_max=message_size_max, chain_width=chain_width, **change
+                name,
+                partitions,
+                message_size_bytes_max=message_size_max,
+                chain_width=chain_width,
+                attribute_changes=attribute_changes or None,
+                **change,
             )
 
     altered = run(work())
     kept = retention_change.kept(altered.settings)
     text = f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}"
+    if altered.settings.attributes:
+        text += f", {_count(len(altered.settings.attributes), 'attribute')}"
     settings.tell(_fields(altered), text)
 
 

@@ -8,4 +8,5 @@ Nothing here asks a broker, or knows a command.
     amounts                  durations and sizes
     places                   places in a partition: an offset, an end, a time
     keys                     keys of messages
+    attributes               attributes of topics
 """
