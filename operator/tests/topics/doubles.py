@@ -7,6 +7,7 @@ import copy
 import itertools
 from collections.abc import AsyncIterator
 
+from google.protobuf.field_mask_pb2 import FieldMask
 from seriatim_api.errors import (
     PreconditionError,
     SeriatimError,
@@ -65,8 +66,8 @@ class MemoryBrokers:
     async def update_topic(self, request: broker_pb2.UpdateTopicRequest) -> records_pb2.TopicRecord:
         self._called(f"update {request.name} {request.partition_count} {' '.join(request.settings_mask)}".strip())
         summary = self._meant(request.name, request.incarnation)
-        for name in request.settings_mask:
-            setattr(summary.topic.settings, name, getattr(request.settings, name))
+        mask = FieldMask(paths=request.settings_mask)
+        mask.MergeMessage(request.settings, summary.topic.settings, replace_repeated_field=True)
         self._grow(summary, request.partition_count)
         self.tell(request.name)
         return summary.topic

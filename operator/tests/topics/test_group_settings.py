@@ -261,12 +261,13 @@ def test_zero_is_never_late(count: int, before: str, bucket: str) -> None:
 
 
 async def test_the_topic_of_the_dead_letters_is_made_first(world: World) -> None:
-    world.topic(partitions=4, durability="Replicated", retention="1h")
+    world.topic(partitions=4, durability="Replicated", retention="1h", attributes={"owner": "payments"})
     world.consumer_group(mode="KeyOrdered", retry=FORWARDING)
     await world.settle(60)
     letters = world.brokers.topics["events.billing.dead"]
     assert len(letters.topic.partition_ids) == 4
     assert not letters.topic.settings.flush
+    assert not letters.topic.settings.attributes
     assert letters.topic.settings.retention_ms == 30 * 86_400_000
     order = [call.split()[0] + call.split()[1] for call in world.brokers.calls if call.startswith("create")]
     assert order == ["createevents", "createevents.billing.dead", "creategroup"]

@@ -71,6 +71,37 @@ async def test_all_that_an_object_says_of_retention_reaches_the_brokers(world: W
     assert world.brokers.calls[1:] == ["update events 0 retention_bytes"]
 
 
+async def test_attributes_of_an_object_are_those_of_its_topic(world: World) -> None:
+    await world.with_topic(attributes={"owner": "payments", "a/b": ""})
+    settings = world.brokers.topics["events"].topic.settings
+    assert dict(settings.attributes) == {"owner": "payments", "a/b": ""}
+    assert world.brokers.calls[1:] == [], "what was made is what was asked for"
+    world.api.change("Topic", "events", attributes={"owner": "billing"})
+    await world.settle()
+    assert world.brokers.calls[1:] == ["update events 0 attributes"]
+    assert dict(settings.attributes) == {"owner": "billing"}
+    settings.attributes["other"] = "x"
+    world.brokers.tell("events")
+    await world.settle()
+    assert dict(settings.attributes) == {"owner": "billing"}
+    assert world.told() == ["TopicCreated", "TopicUpdated", "DriftReverted"]
+    world.api.change("Topic", "events", attributes={})
+    await world.settle()
+    assert dict(settings.attributes) == {}
+
+
+async def test_attributes_of_which_an_object_says_nothing_stay(world: World) -> None:
+    await world.with_topic()
+    settings = world.brokers.topics["events"].topic.settings
+    settings.attributes["owner"] = "payments"
+    world.brokers.tell("events")
+    await world.settle()
+    world.api.change("Topic", "events", retention="Forever")
+    await world.settle()
+    assert world.brokers.calls[1:] == ["update events 0 retention_ms"]
+    assert dict(settings.attributes) == {"owner": "payments"}
+
+
 async def test_the_status_shows_from_where_on_messages_are_kept_and_is_not_written_for_it(world: World) -> None:
     await world.with_topic()
     chain = world.brokers.topics["events"].chains[0]

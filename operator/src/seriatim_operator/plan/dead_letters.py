@@ -71,8 +71,17 @@ def plan_dead_letters(name: str, source: str, around: TopicsAround) -> DeadLette
 
 
 def settings_of(source: TopicSettings) -> TopicSettings:
-    """The settings of a new topic for dead letters: those of the source, but its messages stay longer."""
+    """The settings of a new topic for dead letters: those of the source, but its messages stay longer.
+
+    Attributes say something of the source, so the new topic has none.
+    """
     kept_ms = max(source.retention_ms, RETENTION_MS) if source.retention_ms else 0
     return replace(
-        source, retention_ms=kept_ms, retention_bytes=0, retain_unread=False, unread_ms_max=0, unread_bytes_max=0
+        source,
+        retention_ms=kept_ms,
+        retention_bytes=0,
+        retain_unread=False,
+        unread_ms_max=0,
+        unread_bytes_max=0,
+        attributes={},
     )

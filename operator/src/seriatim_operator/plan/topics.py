@@ -55,6 +55,7 @@ class TopicSettings:
     retain_unread: bool = False
     unread_ms_max: int = 0
     unread_bytes_max: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, spec: TopicSpec) -> TopicSettings:
@@ -69,6 +70,7 @@ class TopicSettings:
             retain_unread=spec.retain_unread,
             unread_ms_max=spec.unread_ms_max,
             unread_bytes_max=spec.unread_bytes_max,
+            attributes=spec.attributes or {},
         )
 
 
@@ -381,6 +383,8 @@ def _adoption(topic: Topic, view: TopicView) -> tuple[Action, ...]:
 
 def _update(topic: Topic, view: TopicView) -> UpdateTopic | None:
     wanted = TopicSettings.of(topic.spec)
+    if topic.spec.attributes is None:  # the object says nothing of them: other tools may have set some
+        wanted = replace(wanted, attributes=view.settings.attributes)
     grown = topic.spec.partitions if topic.spec.partitions > view.partition_count else 0
     if wanted == view.settings and not grown:
         return None

@@ -117,7 +117,8 @@ def _holders(copies: broker_pb2.ChainSummary.Copies) -> Holders:
 
 
 def _settings(settings: records_pb2.TopicSettings) -> TopicSettings:
-    return TopicSettings(**{one.name: getattr(settings, one.name) for one in fields(TopicSettings)})
+    values = {one.name: getattr(settings, one.name) for one in fields(TopicSettings)}
+    return TopicSettings(**{**values, "attributes": dict(settings.attributes)})
 
 
 def settings_message(settings: TopicSettings) -> records_pb2.TopicSettings:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
+from google.protobuf.field_mask_pb2 import FieldMask
 from seriatim_api.errors import (
     CoordinatorBehindError,
     RequestError,
@@ -169,9 +170,7 @@ class TopicPass(ObjectPass[str, Topic]):
             name=step.name, incarnation=step.incarnation, partition_count=step.partitions
         )
         if step.changed:
-            wanted = settings_message(step.settings)
-            for name in step.changed:
-                setattr(request.settings, name, getattr(wanted, name))
+            FieldMask(paths=step.changed).MergeMessage(settings_message(step.settings), request.settings)
             request.settings_mask.extend(step.changed)
         await self._brokers.update_topic(request)
 

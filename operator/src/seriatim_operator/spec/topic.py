@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
+from seriatim_api.attributes import (
+    ATTRIBUTE_NAME_LENGTH_MAX,
+    ATTRIBUTE_NAME_PATTERN,
+    ATTRIBUTE_NAMES_TAKEN,
+    ATTRIBUTES_BYTES_MAX,
+    ATTRIBUTES_MAX,
+)
 
 from .base import Model, Resource, Status
 from .columns import AGE, Column, condition_columns
@@ -48,6 +55,25 @@ RetentionSize = Annotated[
     ),
 ]
 """How much of a partition brokers keep."""
+
+Attributes = Annotated[
+    dict[str, Annotated[str, Field(max_length=ATTRIBUTES_BYTES_MAX)]],
+    Field(max_length=ATTRIBUTES_MAX),
+    Rule(
+        f"self.all(name, name.size() <= {ATTRIBUTE_NAME_LENGTH_MAX} && name.matches('^{ATTRIBUTE_NAME_PATTERN}$'))",
+        "the name of an attribute has letters, digits, dots, _, - and /, begins with a letter, a digit or _, and has "
+        f"at most {ATTRIBUTE_NAME_LENGTH_MAX} characters",
+    ),
+    Rule(
+        f"self.all(name, !name.startsWith('{ATTRIBUTE_NAMES_TAKEN}'))",
+        f"names that begin with {ATTRIBUTE_NAMES_TAKEN} are taken",
+    ),
+    Rule(
+        f"self.map(name, bytes(name).size() + bytes(self[name]).size()).sum() <= {ATTRIBUTES_BYTES_MAX}",
+        f"names and values have at most {ATTRIBUTES_BYTES_MAX} bytes together: shorten some",
+    ),
+]
+"""Texts by name, for tools of users."""
 
 
 class TopicSpec(Model):
@@ -104,6 +130,10 @@ class TopicSpec(Model):
     """The largest message that brokers take, in bytes."""
     chain_width: Annotated[int, Field(ge=1, le=16)] = 5
     """How many broker groups a partition's send chain names."""
+    attributes: Attributes | None = None
+    """Texts by name for your tools, such as an owner or a ticket. Brokers store them and read none. If the field is
+    there, the topic has exactly these attributes; `{}` removes all. Without it, the operator leaves the attributes of
+    the topic as they are."""
     deletion_policy: DeletionPolicy = "Retain"
     """What happens to the topic when this object is deleted: `Retain` keeps the topic and its messages, `Delete`
     deletes them."""
