@@ -47,6 +47,24 @@ def test_a_replayed_copy_is_as_the_message_was_and_remembers_its_dead_letters() 
     assert history_of({"seriatim-history": b"not json"}) == []
 
 
+def test_headers_of_a_dead_letter_keep_nulls_and_their_order() -> None:
+    sent = [("n", None), ("", b""), ("n", b"2"), ("a", None), ("n", b"1")]
+    letter = dead_letter_headers(sent, ORIGIN)
+    assert letter[:5] == sent
+    copy = replayed_headers(letter)
+    assert copy[:-1] == sent
+    assert len(history_of(dict(copy))) == 1
+    assert replayed_headers(dead_letter_headers(copy, ORIGIN))[:-1] == sent
+
+
+@pytest.mark.parametrize("name", [name for name, _ in ORIGIN.headers()] + ["seriatim-history"])
+def test_a_null_among_added_headers_of_a_client_is_no_error(name: str) -> None:
+    headers = [*ORIGIN.headers(), (name, None)]
+    kept = [pair for pair in replayed_headers(headers) if pair[0] != "seriatim-history"]
+    assert kept == []
+    assert origin_of({key: value or b"" for key, value in dead_letter_headers(headers, ORIGIN)}) == ORIGIN
+
+
 @pytest.mark.parametrize(
     "written", [b"[" * 100_000, b'{"a":' * 50_000, b'[{"reason": [[]]}]', b"[null]", b'{"offset": 7}', b"\xff\xfe[\x00"]
 )

@@ -67,9 +67,10 @@ def _bodies() -> ArrowBodies:
 def _body_seeds() -> list[bytes]:
     found = []
     for count in (1, 3, 40):
-        values = [b"value %d" % at * (at % 5) for at in range(count)]
+        values = [b"value %d" % at * (at % 5) if at % 7 else None for at in range(count)]
         keys = [b"key %d" % (at % 3) if at % 4 else None for at in range(count)]
-        headers = [{"name": b"content", "\N{EURO SIGN}": b""} if at % 3 else None for at in range(count)]
+        pairs = (("name", b"content"), ("\N{EURO SIGN}", b""), ("name", None))
+        headers = [pairs if at % 3 else None for at in range(count)]
         tags = ["tag" if at % 2 else None for at in range(count)]
         for compression in (None, "lz4", "zstd"):
             for columns in ((None, None, None), (keys, None, None), (keys, headers, tags)):

@@ -1,7 +1,8 @@
 """The form of a body: an Arrow IPC record batch without its schema message.
 
 The columns are key and value (binary), timestamp (int64, ms), headers (map of utf8 to binary) and tag (utf8). A column
-without values holds nulls. The header of a batch is in `batch`.
+without values holds nulls. A message may have null as its value. Its headers keep their order, a name may come several
+times, and the value of a header may be null. The header of a batch is in `batch`.
 
 `read_body` is the only way to read a body that another process wrote. Arrow trusts what it reads: offsets that point
 after the data give the memory of this process, or end it by a signal. So a body is read in three steps. `read_layout`
@@ -57,8 +58,6 @@ def read_body(body: bytes, message_count: int, compression: int | None = None) -
         rows.validate(full=True)
     except (pa.ArrowException, OSError) as exc:
         raise UnreadableBodyError(f"the body of a batch cannot be read: {exc}") from exc
-    if layout.null_header_count and has_null_header(rows.column(3)):
-        raise UnreadableBodyError("the body of a batch has a header without content")
     return rows
 
 
@@ -79,8 +78,3 @@ def read_keys(body: bytes, message_count: int) -> Any:
     except (pa.ArrowException, OSError, StopIteration) as exc:
         raise UnreadableBodyError(f"the keys of a batch cannot be read: {exc}") from exc
     return column
-
-
-def has_null_header(column: Any) -> bool:
-    """Whether a message has a header with null as its value. The column's child array may have others."""
-    return any(value is None for row in column.to_pylist() for _, value in row or ())

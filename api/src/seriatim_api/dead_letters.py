@@ -43,6 +43,9 @@ ADDED_HEADERS: Final = (_TOPIC, _PARTITION, _OFFSET, _GROUP, _ATTEMPTS, _REASON,
 HISTORY_MAX: Final = 10
 """How many of its earlier dead letters a message remembers."""
 
+HeaderList = Sequence[tuple[str, bytes | None]]
+"""The headers of a message in their order. A name may come several times, and a value may be null."""
+
 _ENTRY: Final = frozenset(("offset", "group", "attempts", "reason", "time_ms"))
 _OFFSETS = struct.Struct("<Q")
 
@@ -144,17 +147,18 @@ def _number(text: bytes, bits: int) -> int:
     return number
 
 
-def dead_letter_headers(headers: Sequence[tuple[str, bytes]], origin: DeadLetterOrigin) -> list[tuple[str, bytes]]:
+def dead_letter_headers(headers: HeaderList, origin: DeadLetterOrigin) -> list[tuple[str, bytes | None]]:
     """The headers of a dead letter: those of the message, what is added, and its history if it was replayed before."""
     kept = [(name, value) for name, value in headers if name not in ADDED_HEADERS]
     history = [(name, value) for name, value in headers if name == _HISTORY]
-    return [*kept, *origin.headers(), *history[:1]]
+    return [*kept, *origin.headers(), *history[-1:]]
 
 
-def replayed_headers(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+def replayed_headers(headers: HeaderList) -> list[tuple[str, bytes | None]]:
     """The headers of a replayed copy: those of the message, and a history with this dead letter as its newest entry."""
     kept = [(name, value) for name, value in headers if name not in ADDED_HEADERS]
-    origin = origin_of(dict(headers))
+    named = {name: value or b"" for name, value in headers}
+    origin = origin_of(named)
     if origin is None:
         return kept
     entry = {
@@ -164,7 +168,7 @@ def replayed_headers(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, by
         "reason": origin.reason,
         "time_ms": origin.time_ms,
     }
-    return [*kept, *history_header([*history_of(dict(headers)), entry][-HISTORY_MAX:])]
+    return [*kept, *history_header([*history_of(named), entry][-HISTORY_MAX:])]
 
 
 def history_header(history: Sequence[Mapping[str, object]]) -> list[tuple[str, bytes]]:

@@ -61,12 +61,10 @@ class Layout(NamedTuple):
     Attributes:
         compression: `FLAG_LZ4`, `FLAG_ZSTD`, or 0.
         unpacked_bytes: The bytes of all buffers when they are unpacked.
-        null_header_count: Pairs of headers whose content is null. A pair that belongs to no message may have none.
     """
 
     compression: int
     unpacked_bytes: int
-    null_header_count: int
 
 
 def read_layout(body: bytes, message_count: int) -> Layout:
@@ -107,15 +105,15 @@ def _read(body: bytes, message_count: int) -> Layout:
     row_count = _I64.unpack_from(data, rows)[0] if rows else 0
     if row_count != message_count:
         raise BatchMismatchError(f"the header of a batch says {message_count} messages, and its body has {row_count}")
-    null_header_count = _check_nodes(data, nodes + _U32.unpack_from(data, nodes)[0], row_count)
+    _check_nodes(data, nodes + _U32.unpack_from(data, nodes)[0], row_count)
     places = _read_buffers(data, buffers + _U32.unpack_from(data, buffers)[0], length)
     if not compression:
-        return Layout(0, length, null_header_count)
+        return Layout(0, length)
     codec, method = _fields(data, compression + _U32.unpack_from(data, compression)[0], 2)
     flag = _CODECS.get(data[codec] if codec else 0)
     if flag is None or (method and data[method]):
         raise UnreadableBodyError("the record batch is compressed in a way that bodies are not")
-    return Layout(flag, _unpacked_bytes(body, begin, places), null_header_count)
+    return Layout(flag, _unpacked_bytes(body, begin, places))
 
 
 def _fields(data: bytes, table: int, count: int) -> list[int]:
@@ -128,8 +126,8 @@ def _fields(data: bytes, table: int, count: int) -> list[int]:
     return found + [0] * (count - len(found))
 
 
-def _check_nodes(data: bytes, at: int, row_count: int) -> int:
-    """Check the lengths and the numbers of nulls of all columns. Returns how many pairs of headers have no content."""
+def _check_nodes(data: bytes, at: int, row_count: int) -> None:
+    """Check the lengths and the numbers of nulls of all columns. Values and the values of headers may be null."""
     if _U32.unpack_from(data, at)[0] != _NODE_COUNT:
         raise UnreadableBodyError(f"the record batch has {_U32.unpack_from(data, at)[0]} columns and not {_NODE_COUNT}")
     (
@@ -140,16 +138,16 @@ def _check_nodes(data: bytes, at: int, row_count: int) -> int:
         raise UnreadableBodyError("the columns of the record batch differ in length")
     if not (0 <= pairs == names == contents):
         raise UnreadableBodyError("the columns of headers differ in length")
-    if null_values or null_times or null_pairs or null_names:
-        raise UnreadableBodyError("a value, a time, or the name of a header is null")
+    if null_times or null_pairs or null_names:
+        raise UnreadableBodyError("a time, or the name of a header is null")
     if not (
         0 <= null_keys <= row_count
+        and 0 <= null_values <= row_count
         and 0 <= null_headers <= row_count
         and 0 <= null_tags <= row_count
         and 0 <= null_contents <= pairs
     ):
         raise UnreadableBodyError("a column has more nulls than rows")
-    return int(null_contents)
 
 
 def _read_buffers(data: bytes, at: int, length: int) -> list[tuple[int, int]]:

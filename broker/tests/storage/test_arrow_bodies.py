@@ -187,6 +187,72 @@ def test_a_dead_letter_has_all_that_its_message_has_and_where_it_comes_from() ->
         assert origin_of(headers) == origin
 
 
+PAIRS = [("n", None), ("", b""), ("n", b"2"), ("a", None), ("n", b"1")]
+
+
+def nulls_body(first: int, compression: str) -> bytes:
+    """Three messages. The second and the third have no value, and each has all of `PAIRS`."""
+    rows = [
+        {"key": b"k", "value": b"v%d" % first if not at else None, "timestamp": first + at, "headers": PAIRS}
+        for at in range(3)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    if not compression:
+        return bytes(batch.serialize().to_pybytes())
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(batch)
+    source = pa.BufferReader(sink.getvalue())
+    pa.ipc.read_message(source)
+    return bytes(pa.ipc.read_message(source).serialize().to_pybytes())
+
+
+@pytest.mark.parametrize("compression", FLAGS)
+def test_a_master_takes_nulls_and_counts_the_keys_of_such_messages(compression: str) -> None:
+    bodies, body = ArrowBodies(), nulls_body(0, compression)
+    bodies.check(body, 3, FLAGS[compression])
+    assert bodies.largest_message(body, 3) == 3
+    rows = [{"key": b"long key", "value": None, "timestamp": 1}, {"key": b"k", "value": b"v", "timestamp": 1}]
+    for part in (rows, rows[:1]):
+        one = pa.RecordBatch.from_pylist(part, schema=SCHEMA).serialize().to_pybytes()
+        assert bodies.largest_message(one, len(part)) == 8
+
+
+@pytest.mark.parametrize("compression", FLAGS)
+def test_joined_messages_keep_nulls_and_headers_in_order(compression: str) -> None:
+    bodies = ArrowBodies()
+    flags = FLAG_KEYED | FLAGS[compression]
+    opened = [bodies.open(batch_of(nulls_body(at, compression), 3, flags)) for at in (10, 20)]
+    plain = bodies.open(batch_of(plain_body(30, 3, is_keyed=True), 3))
+    parts = [(opened[0], range(1, 3)), (opened[1], range(1)), (plain, range(3)), (opened[0], range(1))]
+    body = bodies.join(parts)
+    bodies.check(body, 7, 0)
+    rows = pa.ipc.read_record_batch(pa.py_buffer(body), SCHEMA).to_pylist()
+    assert [row["value"] for row in rows] == [None, None, b"v20", b"vv", b"vvv", b"vvvv", b"v10"]
+    assert [row["headers"] for row in rows] == [PAIRS] * 3 + [None] * 3 + [PAIRS]
+
+
+def test_messages_without_values_and_headers_are_joined() -> None:
+    bodies = ArrowBodies()
+    values = [b"", None, b"v", None]
+    rows = [{"key": b"k", "value": value, "timestamp": at} for at, value in enumerate(values)]
+    body = pa.RecordBatch.from_pylist(rows, schema=SCHEMA).serialize().to_pybytes()
+    opened = bodies.open(batch_of(bytes(body), 4))
+    joined = bodies.join([(opened, range(3, 4)), (opened, range(2))])
+    assert pa.ipc.read_record_batch(pa.py_buffer(joined), SCHEMA).column(1).to_pylist() == [None, b"", None]
+
+
+def test_a_dead_letter_keeps_a_null_value_and_its_headers() -> None:
+    bodies = ArrowBodies()
+    opened = bodies.open(batch_of(nulls_body(0, ""), 3))
+    origin = DeadLetterOrigin("orders", 3, 1 << 40 | 7, "billing", 5, "no", 99)
+    letter = bodies.dead_letter(opened, 1, origin)
+    bodies.check(letter.body, 1, 0)
+    (found,) = pa.ipc.read_record_batch(pa.py_buffer(letter.body), SCHEMA).to_pylist()
+    assert found["value"] is None
+    assert found["headers"] == [*PAIRS, *origin.headers()]
+
+
 def test_a_body_with_one_message() -> None:
     body = ArrowBodies().single(None, b"v", -1, [])
     (found,) = pa.ipc.read_record_batch(pa.py_buffer(body), SCHEMA).to_pylist()

@@ -71,7 +71,7 @@ class Recorder:
 
     def sends(
         self,
-        values: Sequence[bytes],
+        values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
         topic: str,
         partition: int,
@@ -81,7 +81,7 @@ class Recorder:
         """Note that a batch is about to be sent. Returns its messages' ids, or None if the recording has ended."""
 
         def write() -> Sequence[MessageId]:
-            ids = [self._message_id(value) for value in values]
+            ids = [self._message_id(value or b"") for value in values]
             self._history.sends(ids, producer=producer, topic=topic, partition=partition, sequence=position, keys=keys)
             return ids
 

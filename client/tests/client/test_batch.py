@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seriatim._bodies.arrow import SCHEMA, conform, decode, encode, encode_record_batch
+from seriatim._consuming.inbox import messages_of
 from seriatim._producing.pending import split_rows
-from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError
+from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError, IllegalMessageError
 
 ROWS = st.lists(
     st.tuples(
-        st.binary(max_size=20),
+        st.none() | st.binary(max_size=20),
         st.none() | st.binary(max_size=5),
         st.integers(-(1 << 62), 1 << 62),
-        st.none() | st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=2),
+        st.none() | st.lists(st.tuples(st.text(max_size=2), st.none() | st.binary(max_size=3)), max_size=4),
         st.none() | st.text(max_size=4),
     ),
     min_size=1,
@@ -37,13 +41,57 @@ def test_what_goes_in_comes_out(rows: list, compression: str | None) -> None:
     assert batch.column(0).to_pylist() == keys
     assert batch.column(1).to_pylist() == values
     assert batch.column(2).to_pylist() == timestamps
-    assert [dict(row) for row in batch.column(3).to_pylist()] == [row or {} for row in headers]
+    assert batch.column(3).to_pylist() == [row or [] for row in headers]
     assert batch.column(4).to_pylist() == tags
     assert (body.message_count, body.first_timestamp_ms, body.last_timestamp_ms) == (
         len(rows),
         timestamps[0],
         timestamps[-1],
     )
+    messages = list(messages_of("t", 0, 0, batch))
+    assert [None if message.value_is_null else message.value for message in messages] == values
+    assert [message.value for message in messages] == [value or b"" for value in values]
+    assert [list(message.header_list) for message in messages] == [row or [] for row in headers]
+    assert [message.headers for message in messages] == [
+        {name: value or b"" for name, value in row or ()} for row in headers
+    ]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda message: pickle.loads(pickle.dumps(message))])
+def test_a_copy_of_a_message_has_the_same_headers(copied: Any) -> None:
+    pairs = [("n", None), ("a", b"1"), ("n", b"2")]
+    body = encode([None], None, [1], [pairs])
+    (message,) = messages_of("t", 0, 0, decode(body.data, 1, body.crc))
+    assert copied(message) == message
+    assert copied(message).header_list == message.header_list == tuple(pairs)
+
+
+def test_a_body_without_nulls_is_written_as_before() -> None:
+    """A reader of the version before refuses bodies with null values, and reads all others."""
+    body = encode([b"a", b""], [b"k", None], [1, 2], [[("n", b"1")], None])
+    batch = decode(body.data, 2, body.crc)
+    assert batch.column(1).buffers()[0] is None
+    assert batch.column(3).items.buffers()[0] is None
+
+
+@pytest.mark.parametrize("value", [pa.binary(), pa.utf8()])
+def test_headers_of_a_table_may_be_lists_of_pairs(value: Any) -> None:
+    kind = pa.list_(pa.struct([("name", pa.utf8()), ("content", value)]))
+    rows = [None, [("n", "1"), ("", None), ("n", "2")], [], [("a", "x")], [("b", "y"), ("a", None)]]
+    lists = pa.array([row and [{"name": name, "content": text} for name, text in row] for row in rows], kind)
+    wanted = [row and [(name, text and text.encode()) for name, text in row] for row in rows]
+    for begin in range(len(rows)):
+        whole = pa.chunked_array([lists.slice(begin, 2), lists.slice(begin)])
+        table = conform(pa.table({"value": [b""] * len(whole), "headers": whole}), 5)
+        table.validate(full=True)
+        assert table.column("headers").to_pylist() == wanted[begin : begin + 2] + wanted[begin:]
+
+
+@pytest.mark.parametrize("wrong", [[None], [{"name": None, "content": b""}]])
+def test_a_header_without_a_name_refuses_its_table(wrong: list[Any]) -> None:
+    kind = pa.list_(pa.struct([("name", pa.utf8()), ("content", pa.binary())]))
+    with pytest.raises(IllegalMessageError, match="name"):
+        conform(pa.table({"value": [b""], "headers": pa.array([wrong], kind)}), 5)
 
 
 def test_columns_that_are_missing_are_null() -> None:
@@ -69,7 +117,7 @@ def _crc(data: bytes) -> int:
     return value
 
 
-@pytest.mark.parametrize("columns", ["[b'k'], [1], [{'h': b''}], ['t']", "None, [1]", "[b'k'], [1], None, ['t']"])
+@pytest.mark.parametrize("columns", ["[b'k'], [1], [[('h', b'')]], ['t']", "None, [1]", "[b'k'], [1], None, ['t']"])
 def test_encoding_does_not_import_pandas(columns: str) -> None:
     code = (
         "import sys; from seriatim._bodies.arrow import encode, decode;"

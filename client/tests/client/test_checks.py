@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from seriatim import Client, Producer, sync
-from seriatim._bodies.arrow import SCHEMA, row_sizes
+from seriatim._bodies.arrow import HEADERS_TYPE, SCHEMA, row_sizes
 from seriatim._core.distance import distance_of
 from seriatim._producing.checks import Limits, check_rows
 from seriatim._producing.pending import attached_bytes, split_rows
@@ -32,7 +32,6 @@ FLOAT_MS = 1_700_000_000_123.5
 
 WRONG: list[dict[str, Any]] = [
     {"value": "text"},
-    {"value": None},
     {"value": 5},
     {"value": [1, 2]},
     {"key": "text"},
@@ -43,10 +42,16 @@ WRONG: list[dict[str, Any]] = [
     {"timestamp_ms": "now"},
     {"timestamp_ms": True},
     {"headers": {"h": "text"}},
-    {"headers": {"h": None}},
+    {"headers": {None: b""}},
     {"headers": {1: b""}},
     {"headers": {"\ud800": b""}},
-    {"headers": [("h", b"")]},
+    {"headers": [(None, b"")]},
+    {"headers": [("h", b"", 1)]},
+    {"headers": ["hv"]},
+    {"headers": [("h", "text")]},
+    {"headers": [("h", b""), None]},
+    {"headers": "hv"},
+    {"headers": {"h": b""}.items()},
     {"tag": b"bytes"},
     {"tag": "\udcff"},
     {"partition": "0"},
@@ -116,6 +121,31 @@ async def test_what_may_be_given_for_bytes_and_integers() -> None:
         )
 
 
+async def test_nulls_and_repeated_names_come_as_they_were_sent() -> None:
+    pairs: list[tuple[str, Any]] = [("n", None), ("", b""), ("n", b"2"), ("a", bytearray(b"1")), ("n", b"1")]
+    sent = [(name, value and bytes(value)) for name, value in pairs]
+    async with producing() as (cluster, producer):
+        await producer.send(None, b"k", headers=pairs)
+        pairs[0] = ("other", b"copied by now")
+        producer.send_nowait(b"", b"k", headers={"a": None, "b": b"2"})
+        await producer.send_many([None, b"v", None], headers=[sent, None, {"b": b"1"}])
+        maps = pa.array([sent, []], HEADERS_TYPE)
+        await producer.send_table(pa.table({"value": pa.array([b"t", None], pa.binary()), "headers": maps}))
+        await producer.flush()
+        assert cluster.values("t") == [None, b"", None, b"v", None, b"t", None]
+        async with client_of(cluster) as client, client.consumer("t", "g") as consumer:
+            messages: list[Any] = []
+            while len(messages) < 7:
+                messages += await consumer.fetch(7, 5)
+    assert [message.value for message in messages] == [b"", b"", b"", b"v", b"", b"t", b""]
+    assert [message.value_is_null for message in messages] == [True, False, True, False, True, False, True]
+    assert [list(message.header_list) for message in messages] == [
+        sent, [("a", None), ("b", b"2")], sent, [], [("b", b"1")], sent, [],
+    ]  # fmt: skip
+    assert messages[0].headers == {"n": b"1", "": b"", "a": b"1"}
+    assert messages[1].headers == {"a": b"", "b": b"2"}
+
+
 def client_of(cluster: FakeCluster) -> Any:
     return Client.connect(cluster.brokers[0].address)
 
@@ -152,16 +182,19 @@ async def test_many_messages_with_headers_are_cut_by_their_whole_size() -> None:
         assert len(cluster.values("t")) == 50
 
 
+PAIRS = pa.list_(pa.struct([("name", pa.utf8()), ("value", pa.binary())]))
+
+
 @pytest.mark.parametrize(
     "table",
     [
         [b"a"],
         pa.table({"key": [b"a"]}),
         pa.table({"value": [b"a"], "other": [1]}),
-        pa.table({"value": [b"a", None]}),
         pa.table({"value": [b"a"], "timestamp": [1.5]}),
         pa.table({"value": [b"a"], "timestamp": pa.array([2**63], pa.uint64())}),
-        pa.table({"value": [b"a"], "headers": pa.array([[("h", None)]], pa.map_(pa.utf8(), pa.binary()))}),
+        pa.table({"value": [b"a"], "headers": pa.array([[{"name": None, "value": b""}]], PAIRS)}),
+        pa.table({"value": [b"a"], "headers": pa.array([[None]], PAIRS)}),
         pa.table([[b"a"], [b"b"]], ["value", "value"]),
         pa.table({"value": [b"a"], "tag": [b"\xff"]}),
     ],
@@ -259,7 +292,7 @@ def test_the_synchronous_client_refuses_the_same() -> None:
             with pytest.raises(IllegalMessageError):
                 producer.send_many([b"a"], timestamps_ms=[FLOAT_MS])  # type: ignore[list-item]
             with pytest.raises(IllegalMessageError):
-                producer.send_table(pa.table({"value": [None]}))
+                producer.send_table(pa.table({"key": [None]}))
             after = producer.send(b"after")
             assert (before.result(5).offset + 1, producer.flush()) == (after.result(5).offset, (2, 0, 0))
 
@@ -267,8 +300,8 @@ def test_the_synchronous_client_refuses_the_same() -> None:
 ROWS = st.lists(
     st.tuples(
         st.none() | st.binary(max_size=9),
-        st.binary(max_size=9),
-        st.none() | st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=9),
+        st.none() | st.binary(max_size=9),
+        st.none() | st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=9),
         st.none() | st.text(max_size=4),
     ),
     min_size=1,
@@ -278,8 +311,7 @@ ROWS = st.lists(
 
 def table_of(rows: list[Any]) -> Any:
     keys, values, headers, tags = zip(*rows, strict=True)
-    maps = [None if row is None else list(row.items()) for row in headers]
-    return pa.table([keys, values, [1] * len(rows), maps, tags], schema=SCHEMA)
+    return pa.table([keys, values, [1] * len(rows), headers, tags], schema=SCHEMA)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -287,13 +319,13 @@ def table_of(rows: list[Any]) -> Any:
 def test_row_sizes_are_those_of_the_messages(rows: list[Any], begin: int) -> None:
     [batch] = table_of(rows).to_batches()
     payload, whole = row_sizes(batch.slice(begin))
-    assert payload.tolist() == [len(value) + len(key or b"") for key, value, _, _ in rows[begin:]]
+    assert payload.tolist() == [len(value or b"") + len(key or b"") for key, value, _, _ in rows[begin:]]
     assert (whole - payload).tolist() == [attached_bytes(row, tag) for _, _, row, tag in rows[begin:]]
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 @given(rows=ROWS, begin=st.integers(0, 11), limit=st.integers(0, 20), more=st.integers(0, 250))
-@example(rows=[(None, b"", {str(n): b"" for n in range(90)}, None)], begin=0, limit=1500, more=0)  # 1,521 bytes
+@example(rows=[(None, b"", [(str(n), b"") for n in range(90)], None)], begin=0, limit=1500, more=0)  # 1,521 bytes
 @example(rows=[(b"k" * 500, b"v" * 501, None, "t")], begin=0, limit=1001, more=0)
 @example(rows=[(b"k" * 500, b"v" * 501, None, None)] * 9, begin=0, limit=1001, more=0)
 @example(rows=[(b"k" * 500, b"v" * 501, None, None)], begin=0, limit=2000, more=0)
@@ -301,7 +333,7 @@ def test_rows_are_refused_if_one_is_over_a_limit(rows: list[Any], begin: int, li
     limits = Limits(limit, limit + more)
     [batch] = table_of(rows).to_batches()
     rest = rows[begin:]
-    payloads = [len(value) + len(key or b"") for key, value, _, _ in rest]
+    payloads = [len(value or b"") + len(key or b"") for key, value, _, _ in rest]
     wholes = [size + attached_bytes(row, tag) for size, (_, _, row, tag) in zip(payloads, rest, strict=True)]
     is_over = any(size > limits.message_bytes for size in payloads) or any(size > limits.body_bytes for size in wholes)
     for piece, size in split_rows(batch.slice(begin), 1 << 20):

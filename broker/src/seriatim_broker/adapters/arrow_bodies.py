@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
-from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_headers
+from seriatim_api.dead_letters import DeadLetterOrigin, HeaderList, dead_letter_headers
 from seriatim_api.errors import BatchMismatchError, UnreadableBodyError
 from seriatim_api.imports import left_out
 
@@ -79,7 +79,7 @@ class ArrowBodies:
         from seriatim_api.bodies import read_body
 
         rows = read_body(body, message_count)
-        lengths = pc.binary_length(rows.column(1))
+        lengths = pc.fill_null(pc.binary_length(rows.column(1)), 0)
         if rows.column(0).null_count < rows.num_rows:
             lengths = pc.add(lengths, pc.fill_null(pc.binary_length(rows.column(0)), 0))
         return int(pc.max(lengths).as_py() or 0)
@@ -165,14 +165,19 @@ def _serialized(columns: Sequence[Any]) -> bytes:
     return bytes(pa.RecordBatch.from_arrays(columns, schema=SCHEMA).serialize().to_pybytes())
 
 
-def _strings(items: Sequence[bytes], kind: Any) -> Any:
+def _strings(items: Sequence[bytes | None], kind: Any) -> Any:
     import pyarrow as pa
 
-    ends = array("i", accumulate(map(len, items), initial=0))
-    return pa.Array.from_buffers(kind, len(items), [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(items))])
+    count, validity = len(items), None
+    if None in items:
+        bits = sum(1 << at for at, item in enumerate(items) if item is not None)
+        validity = pa.py_buffer(bits.to_bytes(-(-count // 8), "little"))
+    parts = [item or b"" for item in items]
+    ends = array("i", accumulate(map(len, parts), initial=0))
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(parts))])
 
 
-def _headers(headers: Sequence[tuple[str, bytes]]) -> Any:
+def _headers(headers: HeaderList) -> Any:
     """The column of headers of one message."""
     import pyarrow as pa
     from seriatim_api.bodies import HEADERS_TYPE
@@ -188,7 +193,7 @@ def _headers(headers: Sequence[tuple[str, bytes]]) -> Any:
 
 
 def _plain_of(opened: _Opened) -> _Plain | None:
-    """The body as plain columns; None if it has headers, tags, or keys of some messages only."""
+    """The body as plain columns; None if it has headers, tags, null values, or keys of some messages only."""
     if not opened.is_seen:
         opened.is_seen = True
         keys, values, times, headers, tags = opened.batch.columns

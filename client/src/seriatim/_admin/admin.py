@@ -55,6 +55,7 @@ from seriatim._values.consumer_group_settings import (
     settings_to_proto,
 )
 from seriatim._values.conversion import value_of
+from seriatim._values.headers import headers_of
 from seriatim._values.records import Topic, TopicSettings
 from seriatim._values.topics import topic_of
 
@@ -496,9 +497,10 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
                             answer.sealed_len,
                             index,
                             row["key"],
-                            row["value"],
-                            dict(row["headers"] or ()),
+                            row["value"] or b"",
+                            headers_of(row["headers"]),
                             row["timestamp"],
+                            row["value"] is None,
                         )
             request.partition_id, request.segment = answer.partition_id, answer.segment
             request.index = answer.next_index

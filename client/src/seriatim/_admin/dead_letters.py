@@ -19,6 +19,7 @@ from seriatim_api.v1 import broker_pb2, dead_letters_pb2
 
 from seriatim._admin.group_operations import GroupOperations
 from seriatim._values.dead_letters import DeadLetter, ReplayedDeadLetter
+from seriatim._values.headers import headers_of
 
 if TYPE_CHECKING:
     from seriatim._ranges.reader import RangeReader
@@ -263,11 +264,12 @@ def _letter_of(topic: str, message: Message) -> DeadLetter | None:
     origin = origin_of(message.headers)
     if origin is None:
         return None
-    headers = {name: value for name, value in message.headers.items() if name not in ADDED_HEADERS}
+    headers = headers_of([pair for pair in message.header_list if pair[0] not in ADDED_HEADERS])
     return DeadLetter(
         topic, message.partition, message.offset, message.key, message.value, message.timestamp_ms, headers,
         message.tag, origin.topic, origin.partition, origin.offset, origin.group, origin.attempts, origin.reason,
         origin.time_ms, origin.maybe_repeated, tuple(history_of(message.headers)),
+        message.value_is_null,
     )  # fmt: skip
 
 
@@ -275,10 +277,11 @@ def _replayed(letter: DeadLetter) -> dead_letters_pb2.ReplayedLetter:
     """The copy of a dead letter for its consumer group: with a history that has this dead letter too."""
     from seriatim._bodies.arrow import encode
 
-    headers = dict(replayed_headers([*letter.headers.items(), *added_headers(letter)]))
+    headers = replayed_headers([*letter.header_list, *added_headers(letter)])
     keys = None if letter.key is None else [letter.key]
     tags = None if letter.tag is None else [letter.tag]
-    body = encode([letter.value], keys, [letter.timestamp_ms], [headers], tags)
+    values = [None if letter.value_is_null else letter.value]
+    body = encode(values, keys, [letter.timestamp_ms], [headers], tags)
     return dead_letters_pb2.ReplayedLetter(
         offset=letter.offset,
         origin_topic=letter.origin_topic,

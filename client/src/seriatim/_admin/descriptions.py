@@ -12,6 +12,7 @@ from typing import Literal
 from seriatim_api.lag import lag_messages
 
 from seriatim._values.consumer_group_settings import GroupSettings
+from seriatim._values.headers import pairs_of
 from seriatim._values.records import Topic
 
 
@@ -40,7 +41,7 @@ class QuarantinedMessage:
     """A message that a broker keeps in a quarantined segment, above the length that the chain decided.
 
     It was probably acknowledged, and new consumer groups do not get it. `index` is its index in the segment. For all
-    other brokers the segment ends at `sealed_len`. `value` and `key` are as they were sent.
+    other brokers the segment ends at `sealed_len`. Key, value and headers are as in `Message`.
     """
 
     broker: str
@@ -52,6 +53,12 @@ class QuarantinedMessage:
     value: bytes
     headers: Mapping[str, bytes]
     timestamp_ms: int
+    value_is_null: bool = False
+
+    @property
+    def header_list(self) -> tuple[tuple[str, bytes | None], ...]:
+        """The headers in their order, repeated names included. None: the value is null."""
+        return pairs_of(self.headers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
@@ -13,20 +13,15 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD
-from seriatim_api.bodies import HEADERS_TYPE, SCHEMA, has_null_header, read_body
+from seriatim_api.bodies import HEADERS_TYPE, SCHEMA, read_body
 from seriatim_api.errors import (
     ChecksumMismatchError,
     IllegalMessageError,
 )
 
 from seriatim._bodies.templates import Template, template
+from seriatim._values.headers import HeaderList
 from seriatim._values.settings import Compression
-
-Headers = Mapping[str, bytes]
-"""Names and values of a message's headers. Values may be any `BytesLike`."""
-
-BytesLike = bytes | bytearray | memoryview
-"""The types of a value or a key. The call that takes them copies all but `bytes`."""
 
 _TYPES: Final = {field.name: field.type for field in SCHEMA}
 
@@ -66,18 +61,19 @@ def _nulls(count: int, column: int) -> Any:
 
 
 def encode(
-    values: Sequence[bytes],
+    values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None,
     timestamps_ms: Sequence[int],
-    headers: Sequence[Headers | None] | None = None,
+    headers: Sequence[HeaderList | None] | None = None,
     tags: Sequence[str | None] | None = None,
     compression: Compression | None = None,
 ) -> Body:
     """Encode messages that are given as columns. None is a column without values. Types were checked before."""
     if len(values) == 1 and headers is None and tags is None and compression is None:
-        key = None if keys is None else keys[0]
-        if (keys is None) == (key is None) and (form := _form(keys is not None)) is not None:
-            body = form.fill(values[0], key, timestamps_ms[0])
+        value, key = values[0], None if keys is None else keys[0]
+        form = _form(keys is not None) if (keys is None) == (key is None) else None
+        if value is not None and form is not None:
+            body = form.fill(value, key, timestamps_ms[0])
             flags = 0 if keys is None else FLAG_KEYED
             return Body(body, google_crc32c.value(body), 1, timestamps_ms[0], timestamps_ms[0], flags)
     batch = record_batch(values, keys, timestamps_ms, headers, tags)
@@ -94,10 +90,10 @@ def _form(is_keyed: bool) -> Template | None:
 
 
 def record_batch(
-    values: Sequence[bytes],
+    values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None,
     timestamps_ms: Sequence[int],
-    headers: Sequence[Headers | None] | None = None,
+    headers: Sequence[HeaderList | None] | None = None,
     tags: Sequence[str | None] | None = None,
 ) -> Any:
     """A record batch of `SCHEMA` from messages that are given as columns. None is a column without values."""
@@ -142,12 +138,12 @@ def _binary(items: Sequence[bytes | None], kind: Any) -> Any:
     return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def _maps(rows: Sequence[Headers | None]) -> Any:
+def _maps(rows: Sequence[HeaderList | None]) -> Any:
     """The column of headers. A message without headers has an empty map here."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(np.fromiter((len(row or ()) for row in rows), np.int32, len(rows)), out=offsets[1:])
-    names = [name.encode() for row in rows for name in row or ()]
-    values = [value for row in rows for value in (row or {}).values()]
+    names = [name.encode() for row in rows for name, _ in row or ()]
+    values = [value for row in rows for _, value in row or ()]
     return pa.MapArray.from_arrays(
         _integers(offsets, pa.int32()), _binary(names, pa.utf8()), _binary(values, pa.binary())
     )
@@ -196,18 +192,14 @@ def conform(table: Any, now_ms: int) -> Any:
     """Make a table with the columns of `SCHEMA`. Missing columns are filled: the timestamp with `now_ms`, others null.
 
     Columns of the right type are not copied. Strings become their UTF-8 bytes. Arrow timestamps become milliseconds
-    since 1970, rounded down.
+    since 1970, rounded down. Headers may also be lists of structs with two fields, a name and a value.
 
     Raises:
         IllegalMessageError: There is no column `value`, or a column that is not one of the five, or a column that
-            cannot be converted, or a value (also of a header) that is null.
+            cannot be converted, or the name of a header that is null.
     """
     if not table.schema.equals(SCHEMA) or table.column(2).null_count:
-        table = _completed(table, now_ms)
-    if table.column(1).null_count:
-        raise IllegalMessageError("column value has nulls, and a message has a value: fill them, as with b''")
-    if any(rows.items.null_count for rows in table.column(3).chunks) and has_null_header(table.column(3)):
-        raise IllegalMessageError("column headers has a header with null as its value: fill it, for example with b''")
+        return _completed(table, now_ms)
     return table
 
 
@@ -240,9 +232,30 @@ def _typed(column: Any, name: str, kind: Any) -> Any:
     try:
         if name == "timestamp" and pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)  # its unit may not be milliseconds
+        if name == "headers" and _are_lists_of_pairs(column.type):
+            return pa.chunked_array([_map_of_lists(chunk) for chunk in column.chunks], kind)
         return column.cast(kind)
     except pa.ArrowException as exc:
         raise IllegalMessageError(f"column {name} cannot be {kind}: {exc}") from exc
+
+
+def _are_lists_of_pairs(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.num_fields == 2)
+
+
+def _map_of_lists(lists: Any) -> Any:
+    """Headers as a map, from lists of structs with a name and a value. Arrow itself has no such cast.
+
+    Raises:
+        IllegalMessageError: A header or its name is null.
+    """
+    pairs = lists.values
+    names, values = (pairs.field(at).cast(kind) for at, kind in enumerate((pa.utf8(), pa.binary())))
+    if pairs.null_count or names.null_count:  # Arrow ends the process if the name of a pair in a map is null
+        raise IllegalMessageError("column headers has a header with null as its name: give each header a name")
+    pair = pa.struct([HEADERS_TYPE.key_field, HEADERS_TYPE.item_field])
+    children = [pa.Array.from_buffers(pair, len(pairs), [None], children=[names, values])]
+    return pa.Array.from_buffers(HEADERS_TYPE, len(lists), lists.buffers()[:2], offset=lists.offset, children=children)
 
 
 def row_sizes(rows: Any) -> tuple[Any, Any]:

@@ -21,11 +21,11 @@ from seriatim_api.ids import format_offset, make_offset, split_offset
 
 from seriatim._bodies import arrow
 from seriatim._core.consumer import PartitionConsumer
+from seriatim._values.headers import NO_HEADERS, headers_of
 from seriatim._values.records import Message
 
 T = TypeVar("T")
 
-_NO_HEADERS: Final[dict[str, bytes]] = {}
 _NO_MESSAGES: Final[Iterator[Message]] = iter(())
 
 _message_of: Final[Callable[[tuple[Any, ...]], Message]] = partial(tuple.__new__, Message)
@@ -39,7 +39,8 @@ class FetchedTable(NamedTuple):
         topic: The topic's name.
         partition: The partition's number in the topic.
         offset: The offset of the first row; the others follow one by one.
-        table: The columns key, value, timestamp, headers and tag. No value was copied.
+        table: The columns key, value, timestamp, headers and tag. No value was copied. Values and the values of headers
+            may be null.
         attempt: The delivery attempt, as in `Message`.
         maybe_repeated: Whether another server may have delivered any of the rows before.
         grant: The number of the consumer's grant, which `ack` compares.
@@ -374,8 +375,13 @@ def granted_messages(
     grants: Iterable[int],
 ) -> Iterator[Message]:
     """The messages in a record batch that were granted key by key, each with its own offset and grant."""
-    keys, values, timestamps, headers, tags = rows.columns
+    keys, value_column, timestamps, headers, tags = rows.columns
     count = rows.num_rows
+    values = value_column.to_pylist()
+    are_null: Iterable[bool] = repeat(False)
+    if value_column.null_count:
+        are_null = [value is None for value in values]
+        values = [value or b"" for value in values]
     return map(
         _message_of,
         zip(
@@ -383,13 +389,14 @@ def granted_messages(
             repeat(partition),
             offsets,
             _column(keys, count),
-            values.to_pylist(),
+            values,
             timestamps.to_pylist(),
             _header_column(headers, count),
             _column(tags, count),
             attempts,
             repeated,
             grants,
+            are_null,
             strict=False,  # `repeat` has no end
         ),
     )
@@ -409,5 +416,9 @@ def _column(column: Any, count: int) -> Any:
 
 def _header_column(column: Any, count: int) -> Any:
     if column.null_count == count:
-        return repeat(_NO_HEADERS, count)
-    return [dict(row) if row else _NO_HEADERS for row in column.to_pylist()]
+        return repeat(NO_HEADERS, count)
+    rows = column.to_pylist()
+    found = [dict(row) if row else NO_HEADERS for row in rows]
+    if column.items.null_count or sum(map(len, found)) < sum(map(len, filter(None, rows))):  # nulls, repeated names
+        return [headers_of(row) for row in rows]
+    return found

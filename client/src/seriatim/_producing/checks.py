@@ -18,8 +18,8 @@ import pyarrow as pa
 from seriatim_api.errors import BadRequestError, IllegalMessageError, MessageTooLargeError
 
 from seriatim._bodies import arrow
-from seriatim._bodies.arrow import BytesLike, Headers
 from seriatim._producing.pending import MESSAGE_OVERHEAD_BYTES, Messages, attached_bytes
+from seriatim._values.headers import BytesLike, HeaderList, Headers
 
 TIMESTAMP_MS_MIN: Final = -(1 << 63)
 TIMESTAMP_MS_MAX: Final = (1 << 63) - 1
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
     body_bytes: int
 
 
-Checked = tuple[int, bytes, bytes | None, int | None, Headers | None, str | None]
+Checked = tuple[int, bytes | None, bytes | None, int | None, HeaderList | None, str | None]
 """The bytes that a message takes in a body, and its value, key, timestamp, headers and tag in the types of a body.
 
 It is a plain tuple, because a named tuple takes twice as long to make, for each message.
@@ -53,7 +53,7 @@ It is a plain tuple, because a named tuple takes twice as long to make, for each
 
 
 def check_message(
-    value: BytesLike,
+    value: BytesLike | None,
     key: BytesLike | None,
     timestamp_ms: int | None,
     headers: Headers | None,
@@ -66,20 +66,23 @@ def check_message(
         IllegalMessageError: A part has a type or a value that a body cannot hold.
         MessageTooLargeError: The message is over a limit.
     """
-    if type(value) is not bytes:
+    if type(value) is not bytes and value is not None:
         value = _bytes("value", value)
     if key is not None and type(key) is not bytes:
         key = _bytes("key", key)
-    size = len(value) if key is None else len(value) + len(key)
+    size = len(value) if value is not None else 0
+    if key is not None:
+        size += len(key)
     if timestamp_ms is not None:
         timestamp_ms = _timestamp(timestamp_ms)
+    pairs: HeaderList | None = None
     if headers is not None or tag is not None:
-        headers, tag = _headers(headers), _tag(tag)
-        _check_size(size, size + attached_bytes(headers, tag), limits)
-        size += attached_bytes(headers, tag)
+        pairs, tag = _headers(headers), _tag(tag)
+        _check_size(size, size + attached_bytes(pairs, tag), limits)
+        size += attached_bytes(pairs, tag)
     elif size > limits.message_bytes:
         _check_size(size, size, limits)
-    return size + MESSAGE_OVERHEAD_BYTES, value, key, timestamp_ms, headers, tag
+    return size + MESSAGE_OVERHEAD_BYTES, value, key, timestamp_ms, pairs, tag
 
 
 def check_partition(partition: int) -> int:
@@ -119,19 +122,27 @@ def _whole(name: str, item: object, hint: str) -> int:
     raise IllegalMessageError(f"{name} is an int, not {type(item).__name__}: {hint}")
 
 
-def _headers(headers: object) -> Headers | None:
-    """Check headers and copy them, because the application may use its own dict for the next message."""
+def _headers(headers: object) -> HeaderList | None:
+    """Check headers and copy them, because the application may use its own dict or list for the next message."""
     if headers is None:
         return None
-    if not isinstance(headers, Mapping):
-        raise IllegalMessageError(f"headers are a mapping of names to bytes, not {type(headers).__name__}")
-    copied: dict[str, bytes] = {}
-    for name, value in headers.items():
-        if not isinstance(name, str):
-            raise IllegalMessageError(f"a header's name is a str, not {type(name).__name__}")
-        _check_text("a header's name", name)
-        copied[name] = value if type(value) is bytes else _bytes("header's value", value)
-    return copied
+    if isinstance(headers, Mapping):
+        headers = tuple(headers.items())
+    elif not isinstance(headers, Sequence) or isinstance(headers, (str, bytes, bytearray, memoryview)):
+        raise IllegalMessageError(
+            f"headers are a mapping of names to bytes, or a list of (name, value) pairs, not {type(headers).__name__}"
+        )
+    return tuple([_header(pair) for pair in headers])
+
+
+def _header(pair: object) -> tuple[str, bytes | None]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise IllegalMessageError("a header in a list is a pair of its name and its value, as in ('name', b'value')")
+    name, value = pair
+    if not isinstance(name, str):
+        raise IllegalMessageError(f"a header's name is a str, not {type(name).__name__}")
+    _check_text("a header's name", name)
+    return name, value if value is None or type(value) is bytes else _bytes("header's value", value)
 
 
 def _tag(tag: object) -> str | None:
@@ -178,7 +189,7 @@ def _check_size(payload_bytes: int, whole_bytes: int, limits: Limits) -> None:
 
 
 def check_messages(
-    values: Sequence[BytesLike],
+    values: Sequence[BytesLike | None],
     keys: Sequence[BytesLike | None] | None,
     timestamps_ms: Sequence[int] | None,
     headers: Sequence[Headers | None] | None,
@@ -207,7 +218,7 @@ def check_messages(
             raise BadRequestError(f"there are {count} values, but another column has {len(column)} items")
     key_column, time_column, header_column, tag_column = columns
     if not set(map(type, given)) <= _BYTES:
-        given = tuple(_bytes("value", item) for item in given)
+        given = tuple(None if item is None else _bytes("value", item) for item in given)
     if key_column is not None and not set(map(type, key_column)) <= _BYTES_OR_NONE:
         key_column = tuple(None if item is None else _bytes("key", item) for item in key_column)
     if time_column is not None and not _are_timestamps(time_column):
@@ -241,7 +252,7 @@ def _are_timestamps(items: tuple[Any, ...]) -> bool:
 
 def _check_sizes(messages: Messages, limits: Limits) -> None:
     values, keys, _, headers, tags = messages
-    largest = max(map(len, values))
+    largest = max(map(len, filter(None, values)), default=0)
     if keys is not None:
         largest += max((len(key) for key in keys if key is not None), default=0)
     if largest <= limits.message_bytes and headers is None and tags is None:
@@ -250,7 +261,7 @@ def _check_sizes(messages: Messages, limits: Limits) -> None:
     for value, key, row, tag in zip(
         values, keys or repeat(None), headers or repeat(None), tags or repeat(None), strict=False
     ):
-        payload = len(value) if key is None else len(value) + len(key)
+        payload = len(value or b"") + len(key or b"")
         _check_size(payload, payload + attached_bytes(row, tag), limits)
 
 
@@ -261,7 +272,8 @@ def check_table(table: object, key_column: str, now_ms: int) -> Any:
     """Check a table, and return it with the columns of `SCHEMA`. `check_rows` checks the sizes.
 
     Raises:
-        IllegalMessageError: It is not a table; or a column is missing, unknown or of a wrong type; or a value is null.
+        IllegalMessageError: It is not a table; or a column is missing, unknown or of a wrong type; or the name of a
+            header is null.
     """
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])

@@ -28,8 +28,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from seriatim._bodies.arrow import HEADER_OVERHEAD_BYTES, Body, Headers, encode, encode_record_batch
+from seriatim._bodies.arrow import HEADER_OVERHEAD_BYTES, Body, encode, encode_record_batch
 from seriatim._producing.deliveries import Delivery, DeliverySlice, Sink
+from seriatim._values.headers import HeaderList
 from seriatim._values.settings import Compression
 
 MESSAGE_OVERHEAD_BYTES: Final = 32
@@ -42,21 +43,21 @@ a delivery may settle this much before its deadline."""
 JOINED_S_MIN: Final = 0.01
 
 
-def attached_bytes(headers: Headers | None, tag: str | None) -> int:
+def attached_bytes(headers: HeaderList | None, tag: str | None) -> int:
     """The bytes that headers and a tag take in a body. They were checked before."""
     size = 0 if tag is None else len(tag.encode())
-    for name, value in (headers or {}).items():
-        size += len(name.encode()) + len(value) + HEADER_OVERHEAD_BYTES
+    for name, value in headers or ():
+        size += len(name.encode()) + len(value or b"") + HEADER_OVERHEAD_BYTES
     return size
 
 
 class Messages(NamedTuple):
-    """Messages of one call, as columns of the same length. None is a column without values."""
+    """Messages of one call, as columns of the same length. None is a column without values, or a null value."""
 
-    values: Sequence[bytes]
+    values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None
     timestamps_ms: Sequence[int]
-    headers: Sequence[Headers | None] | None
+    headers: Sequence[HeaderList | None] | None
     tags: Sequence[str | None] | None
 
     def at(self, positions: Sequence[int]) -> Messages:
@@ -75,7 +76,7 @@ class Messages(NamedTuple):
     def size_bytes(self) -> int:
         """The bytes that all of them take in bodies."""
         values, keys, _, headers, tags = self
-        size = sum(map(len, values)) + MESSAGE_OVERHEAD_BYTES * len(values)
+        size = sum(map(len, filter(None, values))) + MESSAGE_OVERHEAD_BYTES * len(values)
         if keys is not None:
             size += sum(len(key) for key in keys if key is not None)
         if headers is not None:
@@ -90,12 +91,12 @@ class Cut(NamedTuple):
 
     body: Body
     sinks: list[Sink]
-    values: Sequence[bytes] | None  # None if they would have to be read from `batch`
+    values: Sequence[bytes | None] | None  # None if they would have to be read from `batch`
     batch: Any  # the table's record batch, if it is one
     payload_bytes: int
     keys: Sequence[bytes | None] | None = None  # of `values`
 
-    def rows(self) -> tuple[Sequence[bytes], Sequence[bytes | None] | None]:
+    def rows(self) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
         """The values and the keys, for a recorder."""
         if self.values is None:
             return self.batch.column(1).to_pylist(), self.batch.column(0).to_pylist()
@@ -107,10 +108,10 @@ class _Columns:
     """Messages that were sent singly or in lists."""
 
     begun_at: float
-    values: list[bytes] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | None] | None = None
     timestamps: list[int] = field(default_factory=list)
-    headers: list[Headers | None] | None = None
+    headers: list[HeaderList | None] | None = None
     tags: list[str | None] | None = None
     sinks: deque[Sink] = field(default_factory=deque)
     payload_bytes: int = 0
@@ -158,7 +159,7 @@ class _Columns:
         total = 0
         for count, value in enumerate(self.values):
             key = keys[count] if keys is not None else None
-            size = len(value) + MESSAGE_OVERHEAD_BYTES + (len(key) if key is not None else 0)
+            size = len(value or b"") + MESSAGE_OVERHEAD_BYTES + len(key or b"")
             if headers is not None or tags is not None:
                 size += attached_bytes(headers[count] if headers else None, tags[count] if tags else None)
             if total + size > size_bytes_max and count:
@@ -293,10 +294,10 @@ class Pending:
 
     def add_one(
         self,
-        value: bytes,
+        value: bytes | None,
         key: bytes | None,
         timestamp_ms: int,
-        headers: Headers | None,
+        headers: HeaderList | None,
         tag: str | None,
         sink: Delivery,
         size_bytes: int,

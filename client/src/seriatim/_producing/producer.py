@@ -21,7 +21,6 @@ from seriatim_api.errors import (
 from seriatim_api.v1 import common_pb2
 
 from seriatim._bodies import arrow
-from seriatim._bodies.arrow import BytesLike, Headers
 from seriatim._core.producer import Outcome, ProducerConfig, ReplyError, Route
 from seriatim._producing import checks
 from seriatim._producing.backlog import Backlog, FlushResult
@@ -39,6 +38,7 @@ from seriatim._runtime.logs import guarded
 from seriatim._topic_changes import TopicChanges
 from seriatim._transport.append import AppendLinks
 from seriatim._transport.unary import Caller
+from seriatim._values.headers import BytesLike, Headers
 from seriatim._values.records import Topic
 from seriatim._values.settings import ProducerSettings
 from seriatim._values.topics import is_same
@@ -224,7 +224,7 @@ class Producer:
 
     async def send(
         self,
-        value: BytesLike,
+        value: BytesLike | None,
         key: BytesLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -237,11 +237,13 @@ class Producer:
 
         Args:
             value: The payload: bytes, or a bytearray or memoryview, which is copied. Encode text first. Value and key
-                together have at most `message_size_bytes_max` bytes.
+                together have at most `message_size_bytes_max` bytes. None: the message has no value, which says to
+                some readers that its key is deleted.
             key: Messages with the same key go to the same partition and keep their order. Types as for `value`.
             partition: The partition's number in the topic. It overrides the key.
             timestamp_ms: The message's own time in whole milliseconds since 1970, in 64 bits. None: now.
-            headers: Names (str) and values (types as for `value`). They are copied.
+            headers: Names (str) and values (types as for `value`, or None), as a mapping, or as a list of pairs. In a
+                list a name may come several times. Readers get them in this order. They are copied.
             tag: A word to filter by, a str.
 
         Raises:
@@ -274,7 +276,7 @@ class Producer:
 
     def send_nowait(
         self,
-        value: BytesLike,
+        value: BytesLike | None,
         key: BytesLike | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -322,7 +324,7 @@ class Producer:
 
     async def send_many(
         self,
-        values: Sequence[BytesLike],
+        values: Sequence[BytesLike | None],
         keys: Sequence[BytesLike | None] | None = None,
         partition: int | None = None,
         timestamps_ms: Sequence[int] | None = None,
@@ -384,8 +386,9 @@ class Producer:
     ) -> Deliveries:
         """Take the rows of an Arrow table, in their order, without copying values.
 
-        The columns are key, value, timestamp, headers and tag. Only `value` is required, and it has no nulls. The
-        producer reads text columns as UTF-8 and Arrow timestamps as milliseconds. A null in `timestamp` means now.
+        The columns are key, value, timestamp, headers and tag. Only `value` is required. A null in it is a message
+        without a value. The producer reads text columns as UTF-8 and Arrow timestamps as milliseconds. A null in
+        `timestamp` means now. Headers are maps, or lists of structs with a name and a value.
 
         Slices of the table become batches without a copy. With keys and no `partition`, the producer first groups the
         rows by partition, which copies them once.

@@ -19,12 +19,12 @@ from seriatim_api.ids import check_name
 from seriatim_api.publications import SEQUENCE_MAX, RowLayout, content_digest_of, digest_of, write_manifest
 from seriatim_api.v1 import publications_pb2, records_pb2
 
-from seriatim._bodies.arrow import BytesLike, Headers
 from seriatim._publishing.chunks import Chunk, Published, PublishedPart, manifest_of, repeats_of
 from seriatim._publishing.staging import Stager, table_of
 from seriatim._recorder import Recorder
 from seriatim._runtime.closing import Closing
 from seriatim._transport.unary import Caller
+from seriatim._values.headers import BytesLike, Headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +109,7 @@ class Writer(Closing):
 
     async def stage(
         self,
-        values: Sequence[BytesLike],
+        values: Sequence[BytesLike | None],
         keys: Sequence[BytesLike] | None = None,
         partition: int | None = None,
         timestamps_ms: Sequence[int] | None = None,

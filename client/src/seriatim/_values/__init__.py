@@ -3,6 +3,7 @@
 They ask no broker and know no other part of the client.
 
     records                  receipts, messages, topics, and what happens to a consumer
+    headers                  the headers of a message, in their order and as a mapping
     settings                 how producers send and consumers read
     consumer_group_settings  how consumer groups are served, and keys of consumer groups that wait
     dead_letters             dead letters, and what became of those that were replayed

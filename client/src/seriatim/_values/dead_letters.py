@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from seriatim._values.headers import pairs_of
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -15,9 +17,10 @@ class DeadLetter:
         partition: The number of its partition.
         offset: Its offset in the dead-letter topic.
         key: The key of the message; None if it has none.
-        value: Its value.
+        value: Its value; `b""` if it is null.
         timestamp_ms: The timestamp of the message.
-        headers: Its headers, without those that a dead letter has in addition.
+        headers: Its headers, without those that a dead letter has in addition. A repeated name has its last value, and
+            a null value is `b""`. `header_list` has all of them.
         tag: Its tag; None if it has none.
         origin_topic: The topic of the message.
         origin_partition: The number of its partition there.
@@ -28,6 +31,7 @@ class DeadLetter:
         failed_at_ms: When the last attempt failed, in ms since 1970, by the broker's clock.
         maybe_repeated: The topic may have the same dead letter a second time.
         history: Earlier dead letters of the same message, which were replayed, oldest first.
+        value_is_null: Whether the message has no value.
     """
 
     topic: str
@@ -47,6 +51,12 @@ class DeadLetter:
     failed_at_ms: int
     maybe_repeated: bool
     history: tuple[Mapping[str, object], ...]
+    value_is_null: bool = False
+
+    @property
+    def header_list(self) -> tuple[tuple[str, bytes | None], ...]:
+        """The headers of the message in their order, repeated names included. None: the value is null."""
+        return pairs_of(self.headers)
 
     @property
     def key_line(self) -> tuple[str, str, int, bytes | None]:

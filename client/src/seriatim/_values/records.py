@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from seriatim_api.ids import format_offset
 
 from seriatim._values.arguments import takes_options
+from seriatim._values.headers import pairs_of
 
 OutcomeName = Literal["ok", "failed", "unknown"]
 
@@ -87,9 +88,10 @@ class Message(NamedTuple):
         offset: The message's offset in the partition, in 63 bits: the segment's number and the index in it. Offsets
             order like the log. `place` shows it to humans.
         key: The key; None if it was sent without one.
-        value: The payload.
+        value: The payload; `b""` if it is null.
         timestamp_ms: The time that the sender gave, or the time of the send, in ms since 1970.
-        headers: Names and values; empty if there are none.
+        headers: Names and values; empty if there are none. A repeated name has its last value, and a null value is
+            `b""`. `header_list` has all of them.
         tag: The tag; None if it has none.
         attempt: The delivery attempt: how often this server has given the message to a consumer of the consumer group,
             from 1. A new server, or this one after a restart, begins at 1 again. `maybe_repeated` then flags the
@@ -98,6 +100,7 @@ class Message(NamedTuple):
             before the group got another mode, or, in modes key_ordered and shared, a consumer had it and ended without
             a word.
         grant: The number of the consumer's grant, which `ack` compares.
+        value_is_null: Whether it was sent without a value, such as a message that deletes its key.
     """
 
     topic: str
@@ -111,6 +114,12 @@ class Message(NamedTuple):
     attempt: int
     maybe_repeated: bool
     grant: int
+    value_is_null: bool = False
+
+    @property
+    def header_list(self) -> tuple[tuple[str, bytes | None], ...]:
+        """The headers in the order in which they were sent, repeated names included. None: the value is null."""
+        return pairs_of(self.headers)
 
     @property
     def place(self) -> str:
