@@ -93,27 +93,52 @@ def test_a_server_of_an_earlier_segment_is_outdated_and_what_it_says_does_not_co
     assert core.phase is ConsumerPhase.JOINING
 
 
-def test_a_server_that_goes_back_under_an_active_grant_is_outdated_too() -> None:
+def active_in_segment(no: int) -> PartitionConsumer:
+    """Its server is the one of segment 1, too."""
     core = active()
-    core.step(SegmentEnded(1, 1, 10, 3, "a:1"), 0)
+    core.step(SegmentEnded(1, 1, 10, no, "a:1"), 0)
     core.step(Connected("a:1", 3), 0)
-    core.step(joined(0, sub=2, segment=3), 0)
-    assert core.step(joined(0, sub=2, segment=1, epoch=9), 0) == []
+    core.step(joined(0, sub=2, segment=no), 0)
+    return core
+
+
+def test_a_server_that_goes_back_under_an_active_grant_is_outdated_too() -> None:
+    core = active_in_segment(3)
+    assert core.step(joined(0, sub=2, segment=1, epoch=9), 0) == [Assigned(4, False, 3, 0)]
     assert core.step(delivered((0, 4), sub=2, epoch=9), 0) == []
-    assert core.step(joined(0, sub=2, segment=3), 0), "the coordinator is rebuilt"
+    assert core.step(joined(0, sub=2, segment=3), 0) == [Assigned(5, True, 3, 0)], "the coordinator is rebuilt"
     with pytest.raises(OrderViolationError):
         core.step(delivered((0, 4), sub=2, epoch=9), 0)
 
 
+@pytest.mark.parametrize("is_active", [True, False], ids=["active", "standby"])
+def test_server_that_goes_back_has_as_long_as_for_a_join(*, is_active: bool) -> None:
+    """It lives, so its heartbeats are answered, and nothing else would ever end the wait."""
+    core = active_in_segment(3)
+    core.step(joined(0, sub=2, active=is_active, segment=3), 0)
+    core.step(joined(0, sub=2, active=is_active, segment=1, epoch=9), 1 * SECOND)
+    assert core.phase is ConsumerPhase.JOINING
+    assert core.wake_at_us == 3 * SECOND
+    core.step(joined(0, sub=2, active=is_active, segment=1, epoch=9), 2 * SECOND)
+    assert core.wake_at_us == 3 * SECOND, "one more such answer wins no time"
+    core.step(Answered(3, 3 * SECOND), 3 * SECOND - 1)
+    assert core.step(Timer(), 3 * SECOND) == [SendLeave(3, 2), Resolve(5, "a:1")]
+
+
+def test_acknowledgement_that_an_outdated_server_confirms_is_not_durable() -> None:
+    """The group was moved back to 1:10. The older copy of the coordinator does not know that, and is at 1:50."""
+    core = joining()
+    core.step(replace(joined(), group_epoch=2), 0)
+    core.step(joined(50), 0)
+    assert core.step(AckConfirmed(1, 1, 50), 0) == []
+
+
 def test_end_that_an_outdated_server_says_leads_to_the_next() -> None:
     """The older copy of the coordinator says that all of segment 1 is acknowledged, so the group only crosses again."""
-    core = active()
-    core.step(SegmentEnded(1, 1, 10, 2, "a:1"), 0)
-    core.step(Connected("a:1", 3), 0)
-    core.step(joined(0, sub=2, segment=2), 0)
+    core = active_in_segment(2)
     core.step(Delivered(2, 2, ((0, 4),), 0, 0, 1, 5), 0)
-    assert core.step(joined(10, sub=2), 0) == []
-    assert core.step(SegmentEnded(2, 1, 10, 2, "a:1"), 0) == [Assigned(4, False, 2, 4), OpenStream("a:1")]
+    assert core.step(joined(10, sub=2), 0) == [Assigned(4, False, 2, 4)]
+    assert core.step(SegmentEnded(2, 1, 10, 2, "a:1"), 0) == [OpenStream("a:1")]
     assert core.step(Connected("a:1", 3), 0) == [SendJoin(3, 3, True)]
     assert core.step(joined(0, sub=3, segment=2), 0) == [Assigned(5, True, 2, 0)]
 

@@ -231,3 +231,31 @@ def test_grants_given_back_are_told_by_what_the_application_saw() -> None:
     assert told == [((8,), 0, False), ((9, 10), 0, True)]
     assert [effect.started for effect in bench.all(ct.SendAcks)] == [(8,)], "first it says what was begun"
     assert not bench.core.grants
+
+
+def test_server_that_goes_back_ends_its_grants() -> None:
+    """An older copy of the coordinator has the consumer group in segment 1, where the tokens of segment 2 are unknown.
+
+    So that server would ignore what is acknowledged under them, and yet confirm the request.
+    """
+    bench = Bench()
+    bench.do(ct.SegmentEnded(bench.core.subscription, 1, 10, 2, "a"))
+    bench.do(ct.Connected("a", 7))
+    bench.joined(2)
+    bench.granted(9, 100)
+    bench.granted(10, 101)
+    assert bench.ack(9, 100)
+    bench.wait(5 * MS)
+    assert bench.core.unconfirmed == (1,)
+    bench.effects.clear()
+    bench.joined(1, server_epoch=8)
+    assert bench.all(ct.GrantsEnded) == [ct.GrantsEnded((10,))]
+    assert [effect.active for effect in bench.all(ct.Assigned)] == [False]
+    assert not bench.core.unconfirmed, "its confirmation would be false"
+    assert not bench.granted(11, 0, server_epoch=8)
+    bench.joined(2)
+    assert bench.granted(12, 100)
+    bench.joined(1, server_epoch=8)
+    bench.wait(2_000 * MS)
+    assert bench.all(ct.SendLeave)
+    assert bench.all(ct.Resolve)

@@ -108,7 +108,11 @@ class PartitionConsumer(Joining):
             case Acknowledge():
                 self._acknowledge(event)
             case AckConfirmed():
-                if self._is_heard(event.subscription) and event.segment == self.segment:
+                # An outdated server may mean an earlier group epoch. Without it: 1. The group is moved from 1:50 back
+                # to 1:10. 2. The server reads an older copy of the coordinator, which has it at 1:50, and confirms
+                # that. 3. The coordinator is rebuilt, and 1:10 to 1:49 come although they were confirmed.
+                is_counted = self._is_heard(event.subscription) and not self._server_is_outdated
+                if is_counted and event.segment == self.segment:
                     effects.append(AckedDurably(event.segment, event.index))
             case Skipped():
                 self._skipped(event, effects)
@@ -145,9 +149,9 @@ class PartitionConsumer(Joining):
 
     # ---- what the server says ------------------------------------------------------------------------
 
-    def _joined(self, event: Joined, effects: list[Effect]) -> None:
+    def _joined(self, event: Joined, now_us: int, effects: list[Effect]) -> None:
         was_active = self.phase is ConsumerPhase.ACTIVE
-        if not self._takes_join(event, effects):
+        if not self._takes_join(event, now_us, effects):
             return
         self.yielding = 0
         self._was_standby = not event.active
@@ -258,8 +262,7 @@ class PartitionConsumer(Joining):
         if not self._is_heard(event.subscription):
             return
         as_expected = event.segment == self.segment and event.sealed_len == self.next_index
-        is_exempt = self._gap or self._server_is_outdated
-        if self.phase is ConsumerPhase.ACTIVE and not is_exempt and not as_expected:
+        if self.phase is ConsumerPhase.ACTIVE and not self._gap and not as_expected:
             self._violated(f"segment {event.segment} ended at {event.sealed_len}, expected {self.next_index}")
         self._end_grant(effects)
         self._gap = False

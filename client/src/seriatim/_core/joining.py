@@ -4,7 +4,8 @@ The parts that depend on the mode of the consumer group, what is delivered and a
 derive from `Joining`: `consumer` for exclusive groups, and `keyed_consumer` for groups in which order is by key.
 
     RESOLVING ──place known──▶ OPENING ──stream up──▶ JOINING ──Joined──▶ STANDBY ⇄ ACTIVE
-        ▲                                                │                    │
+        ▲                                                │ ▲                  │
+        │                                                │ └─ older Joined ───┤
         └── refused, revoked, stream broken, no answer ──┴────────────────────┘
     SegmentEnded: to OPENING at the next server's address, or RESOLVING if it is not known.
 
@@ -220,7 +221,7 @@ class Joining(State):
             self._lapse(now_us, jitter, effects)
         match event:
             case Joined():
-                self._joined(event, effects)
+                self._joined(event, now_us, effects)
             case Paused():
                 if self._is_heard(event.subscription):
                     self._hold(event.paused, self.next_index, effects)
@@ -270,7 +271,7 @@ class Joining(State):
         """Send what is due."""
         raise NotImplementedError
 
-    def _joined(self, event: Joined, effects: list[Effect]) -> None:
+    def _joined(self, event: Joined, now_us: int, effects: list[Effect]) -> None:
         """The server answered the join, or changed its answer."""
         raise NotImplementedError
 
@@ -316,12 +317,15 @@ class Joining(State):
         self._stream = event.stream
         self.subscription += 1
         self.phase = ConsumerPhase.JOINING
-        config = self._config
-        join_timeout_ms = min(config.join_timeout_ms << min(self._unfounded, 16), config.join_timeout_ms_max)
-        self._deadline_us = now_us + join_timeout_ms * US_PER_MS + event.round_trip_us
+        self._deadline_us = now_us + self._join_timeout_us + event.round_trip_us
         self._alive_us = now_us  # the join counts as the first heartbeat
         self._server_is_outdated = False
         effects.append(SendJoin(event.stream, self.subscription, self._was_active, self._was_standby))
+
+    @property
+    def _join_timeout_us(self) -> int:
+        config = self._config
+        return min(config.join_timeout_ms << min(self._unfounded, 16), config.join_timeout_ms_max) * US_PER_MS
 
     def _disconnected(self, event: Disconnected, now_us: int, jitter: float, effects: list[Effect]) -> None:
         would_not_open = event.stream is None and self.phase is ConsumerPhase.OPENING
@@ -350,7 +354,7 @@ class Joining(State):
     def _is_heard(self, subscription: int) -> bool:
         return subscription == self.subscription and self.phase in HEARD
 
-    def _takes_join(self, event: Joined, effects: list[Effect]) -> bool:
+    def _takes_join(self, event: Joined, now_us: int, effects: list[Effect]) -> bool:
         """Take up what the server says of itself and of the consumer group. Returns whether the answer counts."""
         known = (self._group_epoch, self.segment, self._server_epoch)
         if not self._is_heard(event.subscription):
@@ -363,6 +367,13 @@ class Joining(State):
             # 1. The consumer group is in segment 3. An older copy of the coordinator says that it is in segment 1.
             # 2. The server reads the older cursor, and answers the join again: from 1:10 on.
             # 3. Its next delivery, or the end of segment 1, ends the consumer, which expects 3:0.
+            if self.phase in _JOINED:
+                # What was granted does not count there, and a new deadline runs. Without it: 1. The server answers the
+                # join again from the older copy. 2. It answers heartbeats, so the grant does not lapse. 3. The consumer
+                # takes nothing from it, and waits for ever.
+                self._end_grant(effects)
+                self.phase = ConsumerPhase.JOINING
+                self._deadline_us = now_us + self._join_timeout_us
             return False
         is_moved = 0 < self._group_epoch < event.group_epoch
         self._failures = self._unfounded = 0

@@ -435,8 +435,8 @@ class KeyedPartitionConsumer(Joining):
             part = tuple(tokens[begin : begin + TOKENS_MAX])
             effects.append(SendExtend(self._stream, self.subscription, part, self._grant_ms))
 
-    def _joined(self, event: Joined, effects: list[Effect]) -> None:
-        if not self._takes_join(event, effects):
+    def _joined(self, event: Joined, now_us: int, effects: list[Effect]) -> None:
+        if not self._takes_join(event, now_us, effects):
             return
         carries, self._carries = self._carries, False
         self._grant_ms = max(event.grant_ms, 1)
