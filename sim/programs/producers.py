@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from seriatim._core import producer as core
-from seriatim_api.batch import make_header, parse_header
 from seriatim_api.errors import UnknownTopicError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, Event, ResolveProducer
 
-from ..basics.interfaces import checksum
+from ..basics.batches import header_of
 from .clients import LOOK_US, Clients, Stream
 from .suspicions import Suspicions
 
@@ -227,17 +226,10 @@ class SimProducer:
         if stream is None:
             return
         body = self._bodies[effect.batch_id]
-        header = make_header(
-            partition=self.partition,
-            message_count=effect.message_count,
-            producer=self.producer,
-            producer_epoch=effect.producer_epoch,
-            base_sequence=effect.base_sequence,
-            first_timestamp_ms=0,
-            last_timestamp_ms=0,
-            body_length=len(body),
-            body_crc=checksum(0, body),
-        )
+        header = header_of(
+            self.partition, self.producer, body,
+            count=effect.message_count, epoch=effect.producer_epoch, sequence=effect.base_sequence,
+        )  # fmt: skip
         messages = list(range(effect.batch_id, effect.batch_id + effect.message_count))
         level = self._level_of(effect.batch_id)
 
@@ -255,7 +247,7 @@ class SimProducer:
             self._suspicions.sent(request, stream.number)
         self._clients.send(
             stream,
-            Append(request, self.partition, parse_header(header), body, effect.producer_run, effect.starts_run, level),
+            Append(request, self.partition, header, body, effect.producer_run, effect.starts_run, level),
         )
 
     def _came_back(self, what: Any) -> None:

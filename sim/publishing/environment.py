@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from seriatim_api.batch import FLAG_PUBLISH, make_header, parse_header
+from seriatim_api.batch import FLAG_PUBLISH
 from seriatim_api.ids import PartitionId
 from seriatim_api.publications import Manifest
 from seriatim_broker.core.values import effects as fx
@@ -17,7 +17,8 @@ from seriatim_broker.interfaces.coordinator import Coordinator
 from seriatim_broker.runtime.controller import unfinished_publications
 from seriatim_broker.runtime.duties.stage_floors import StageFloors
 
-from ..basics.interfaces import COORDINATOR_TIMEOUT_US, WALL_MS_START, checksum
+from ..basics.batches import header_of
+from ..basics.interfaces import COORDINATOR_TIMEOUT_US, WALL_MS_START
 from ..programs.clients import Clients
 from . import staged
 from .judge import Decided, PublicationJudge
@@ -257,27 +258,15 @@ class Publishing:
         message = self.clients.number()
         self.main_judge.sent(message, partition, record.producer)
         body = message.to_bytes(8, "big")
-        raw = make_header(
-            partition=partition,
-            message_count=1,
-            producer=record.producer,
-            producer_epoch=record.sequence + 1,
-            base_sequence=0,
-            first_timestamp_ms=0,
-            last_timestamp_ms=0,
-            body_length=len(body),
-            body_crc=checksum(0, body),
-            flags=FLAG_PUBLISH,
-            stage=record.manifest.id,
+        header = header_of(
+            partition, record.producer, body, epoch=record.sequence + 1, flags=FLAG_PUBLISH, stage=record.manifest.id
         )
         self.judge.saw("forged")
         self.clients.ask_at(
             master,
-            lambda request, _: Append(
-                request, partition, parse_header(raw), body, 1, True, AckLevel.REPLICATED_FLUSHED
-            ),
+            lambda request, _: Append(request, partition, header, body, 1, True, AckLevel.REPLICATED_FLUSHED),
             lambda _: None,
-        )  # fmt: skip
+        )
 
     def _delete(self) -> None:
         """An administrator deletes a writer of which nothing is decided and not done, and starts its program again.

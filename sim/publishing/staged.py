@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING
 
-from seriatim_api.batch import FLAG_STAGED, make_header, parse_header
+from seriatim_api.batch import FLAG_STAGED
 from seriatim_api.ids import PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import records_pb2
@@ -18,7 +18,7 @@ from seriatim_broker.runtime.coordinator.keys import Keys, partition_of
 from seriatim_broker.runtime.coordinator.records import writer_from_value, writer_to_record
 from seriatim_broker.testing.memory_coordinator import MemoryStore
 
-from ..basics.interfaces import checksum
+from ..basics.batches import header_of
 
 if TYPE_CHECKING:
     from ..basics.schedule import Schedule
@@ -57,20 +57,8 @@ class Stage:
         index = self._next[partition]
         self._next[partition] += rows
         body = first_message.to_bytes(8, "big")
-        raw = make_header(
-            partition=partition,
-            message_count=rows,
-            producer=chunk,
-            producer_epoch=0,
-            base_sequence=index,
-            first_timestamp_ms=0,
-            last_timestamp_ms=0,
-            body_length=len(body),
-            body_crc=checksum(0, body),
-            flags=FLAG_STAGED,
-            stage=chunk,
-        )
-        header = parse_header(raw)._replace(segment=1, base_index=index)
+        header = header_of(partition, chunk, body, count=rows, sequence=index, flags=FLAG_STAGED, stage=chunk)
+        header = header._replace(segment=1, base_index=index)
         offset = make_offset(1, index)
         self.batches[partition, offset] = Batch(header, body)
         return StagedBatch(partition, rows, offset, chunk)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from seriatim_api.batch import BatchHeader, make_header, parse_header, place
+from seriatim_api.batch import BatchHeader
 from seriatim_api.errors import SequenceGapError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values import chain as chains
@@ -24,7 +24,7 @@ from seriatim_broker.core.values.log import (
 from seriatim_broker.core.values.producers import ProducerTable, merge, pack_table
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from sim.basics.interfaces import checksum
+from sim.basics.batches import header_of, placed
 from sim.basics.limits import IDLE_LIMITS
 from sim.basics.schedule import Schedule, Violation
 from sim.judge import Judge
@@ -68,29 +68,12 @@ class Partition:
         producer = name.encode().ljust(16)
         sequence = self.sequences.get(producer, -1) + 1
         self.sequences[producer] = sequence
-        raw = make_header(
-            partition=1,
-            message_count=1,
-            producer=producer,
-            producer_epoch=0,
-            base_sequence=sequence,
-            first_timestamp_ms=0,
-            last_timestamp_ms=0,
-            body_length=8,
-            body_crc=0,
-        )
-        header = place(
-            parse_header(raw),
-            segment=self.no,
-            base_index=self.tail,
-            append_time_ms=1,
-            previous_checksum=self.last_checksum,
-            checksum=checksum,
-        )
+        body = len(self.sequences).to_bytes(8, "big")
+        header = header_of(1, producer, body, sequence=sequence)
+        header = placed(header, self.tail, self.last_checksum, segment=self.no, time_ms=1)
         self.table.record(header)
         self.tail, self.last_checksum = header.end_index, header.checksum
-        batch = Batch(header, len(self.sequences).to_bytes(8, "big"))
-        self._write(PutBatch(ONE, batch, self.tail, self.table.take_unwritten()), wall_ms=1)
+        self._write(PutBatch(ONE, Batch(header, body), self.tail, self.table.take_unwritten()), wall_ms=1)
         return header
 
     def switch(self) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from seriatim_api.batch import make_header, parse_header, place
 from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_api.errors import SequenceGapError
 from seriatim_api.ids import MemberId, PartitionId, make_offset
@@ -30,7 +29,7 @@ from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.core.values.segment import Segment, SegmentState, Start
 from seriatim_broker.testing.memory_disk import MemoryDisk
 
-from sim.basics.interfaces import checksum
+from sim.basics.batches import header_of, placed
 from sim.basics.schedule import Schedule, Violation
 from sim.judge import PERSON, Judge, messages_of
 from sim.judge.modes import ONCE
@@ -117,27 +116,10 @@ class Pair:
 def _three_batches() -> Any:
     previous = 0
     for number in range(3):
-        raw = make_header(
-            partition=1,
-            message_count=2,
-            producer=b"p" * 16,
-            producer_epoch=0,
-            base_sequence=2 * number,
-            first_timestamp_ms=0,
-            last_timestamp_ms=0,
-            body_length=8,
-            body_crc=0,
-        )
-        header = place(
-            parse_header(raw),
-            segment=1,
-            base_index=2 * number,
-            append_time_ms=0,
-            previous_checksum=previous,
-            checksum=checksum,
-        )
+        body = (100 + 2 * number).to_bytes(8, "big")
+        header = placed(header_of(1, b"p" * 16, body, count=2, sequence=2 * number), 2 * number, previous)
         previous = header.checksum
-        yield Batch(header, (100 + 2 * number).to_bytes(8, "big"))
+        yield Batch(header, body)
 
 
 def test_two_memories_are_enough_for_replicated_and_not_for_flushed() -> None:
@@ -263,7 +245,7 @@ def test_a_repeat_of_what_was_read_before_its_gap(was_told: bool) -> None:
     for index, message in enumerate((first, second)):
         judge.delivered("range", ONE, make_offset(1, index), message, flagged=False)
         judge.acknowledged("range", ONE, make_offset(1, index))
-    again = place(batch.header, segment=2, base_index=0, append_time_ms=0, previous_checksum=0, checksum=checksum)
+    again = placed(batch.header, 0, 0, segment=2)
     judge.seen.placed[ONE, 2, 0] = Batch(again, batch.body)
     judge.seen.fates[first].offset = judge.seen.fates[second].offset = make_offset(2, 0)
     if was_told:
@@ -364,7 +346,7 @@ def test_a_message_again_behind_lost_tables(has_left: bool) -> None:
 
     judge.seen.history[ONE] = [replace(pair.chain, segments=parts(record)) for record in records]
     judge.seen.left[ONE] = list(parts("1s")) if has_left else []
-    again = place(first.header, segment=3, base_index=0, append_time_ms=0, previous_checksum=0, checksum=checksum)
+    again = placed(first.header, 0, 0, segment=3)
     judge.seen.placed[ONE, 3, 0] = Batch(again, first.body)
     chain = judge.seen.history[ONE][-1]
     judge.view("late", ONE).start = make_offset(2, 0)

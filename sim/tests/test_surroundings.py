@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from seriatim_api.batch import make_header, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values.events import CursorRecord, LinkDown, LinkUp, Received
@@ -29,8 +28,8 @@ from seriatim_broker.core.values.producers import NO_TABLE
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.memory_records import MemoryRecords
 
+from sim.basics.batches import header_of, placed
 from sim.basics.distances import Distances
-from sim.basics.interfaces import checksum
 from sim.basics.schedule import Schedule, Violation
 from sim.cores.network import Network
 from sim.faults import Options
@@ -151,26 +150,10 @@ def _batches(count: int, segment: int = 1, producer: bytes = b"p" * 16) -> list[
     found: list[Batch] = []
     index = previous = 0
     for number in range(count):
-        raw = make_header(
-            partition=1,
-            message_count=2,
-            producer=producer,
-            producer_epoch=0,
-            base_sequence=2 * number,
-            first_timestamp_ms=0,
-            last_timestamp_ms=0,
-            body_length=8,
-            body_crc=0,
-        )
-        header = place(
-            parse_header(raw),
-            segment=segment,
-            base_index=index,
-            append_time_ms=0,
-            previous_checksum=previous,
-            checksum=checksum,
-        )
-        found.append(Batch(header, (100 * segment + 2 * number).to_bytes(8, "big")))
+        body = (100 * segment + 2 * number).to_bytes(8, "big")
+        header = header_of(1, producer, body, count=2, sequence=2 * number)
+        header = placed(header, index, previous, segment=segment)
+        found.append(Batch(header, body))
         index, previous = header.end_index, header.checksum
     return found
 
