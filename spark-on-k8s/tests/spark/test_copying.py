@@ -91,9 +91,9 @@ def test_a_replay_of_a_topic_goes_on_and_not_into_itself(client: sync.Client, br
 
 
 def test_an_archive_is_replayed_by_keys(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
-    topic = Filled(client, brokers.bootstrap, "old", 2)
+    topic = Filled(client, brokers.bootstrap, "_" + "o" * 248, 2)
     topic.send([1_000, 500], headers=True)
-    reading = ("--bootstrap", brokers.bootstrap, "--topic", "old")
+    reading = ("--bootstrap", brokers.bootstrap, "--topic", topic.name)
     archive = str(tmp_path / "archive")
     writing = ("archive", *reading, "--to", archive, "--checkpoint", str(tmp_path / "a"), "--once")
     run(*writing, "--file-rows", "300")
@@ -129,11 +129,11 @@ def test_an_archive_is_replayed_by_keys(client: sync.Client, brokers: Brokers, t
 
 
 def test_a_mirror_is_its_source_and_maps_its_offsets(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
-    topic = Filled(client, brokers.bootstrap, "here", 2)
+    topic = Filled(client, brokers.bootstrap, "__here", 2)
     topic.send([2_000, 1_000], headers=True)
     target(client, brokers, "there")
     mirror = (
-        "mirror", "--bootstrap", brokers.bootstrap, "--topic", "here", "--to-bootstrap", brokers.bootstrap,
+        "mirror", "--bootstrap", brokers.bootstrap, "--topic", "__here", "--to-bootstrap", brokers.bootstrap,
         "--to-topic", "there", "--checkpoint", str(tmp_path / "checkpoint"), "--once",
     )  # fmt: skip
     offsets = ("--offsets", str(tmp_path / "map"))
@@ -147,7 +147,7 @@ def test_a_mirror_is_its_source_and_maps_its_offsets(client: sync.Client, broker
     for entry in entries[:-1]:
         for partition in ("0", "1"):
             found = []
-            for name, side in (("here", "source"), ("there", "target")):
+            for name, side in (("__here", "source"), ("there", "target")):
                 with client.read_range(name, int(partition), entry[side][partition]) as reader:
                     found.append(next(iter(reader), None))
             assert found[0] is not None

@@ -38,15 +38,15 @@ def run(*arguments: str, status: int = 0) -> str:
 def test_an_archive_holds_every_message_once_and_an_audit_finds_what_is_changed(
     spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
-    topic = Filled(client, brokers.bootstrap, "archived", 2)
+    topic = Filled(client, brokers.bootstrap, "_" + "a" * 248, 2)
     topic.send([3_000, 1_000], headers=True)
     topic.switch()
     topic.send([700, 0])
-    reading = ("--bootstrap", brokers.bootstrap, "--topic", "archived")
+    reading = ("--bootstrap", brokers.bootstrap, "--topic", topic.name)
     archive, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")
     writing = ("archive", *reading, "--to", archive, "--checkpoint", checkpoint, "--group", "archive", "--once")
     assert f"{topic.rows:,} rows written" in run(*writing, "--file-rows", "1000")
-    partitions = client.admin().describe_group("archived", "archive").partitions
+    partitions = client.admin().describe_group(topic.name, "archive").partitions
     assert [(row.external, row.lag) for row in partitions] == [(True, 0)] * 2, "the last micro-batch is reported too"
     topic.send([0, 55])
     assert "--file-rows 1000" in run(*writing, status=1)
