@@ -12,7 +12,7 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import remove_eligible
 from seriatim_broker.core.values.deleted import NONE_DELETED
-from seriatim_broker.core.values.log import DropPartition, RecoveredPartition
+from seriatim_broker.core.values.log import DropPartition, RecoveredPartition, TailCopy
 from seriatim_broker.core.values.producers import NO_TABLE
 
 from .support import (
@@ -218,11 +218,55 @@ def test_a_dropped_partition_is_read_when_a_member_reports_it(*, is_asked: bool)
     if is_asked:
         bench.do(ev.ResolveProducer(1, P, 1, bench.now_us + 10 * SECOND))
     bench.hear(M00, msg.ChainUpdate(first_chain(), 100))
-    assert bench.all(fx.ReadChain) == [fx.ReadChain(P)]
+    reads = bench.all(fx.ReadChain)
     assert not bench.all(fx.Persist), "nothing of it is stored again"
-    bench.do(ev.ChainRead(P, None, 0))
     if is_asked:
+        assert reads == [fx.ReadChain(P)], "a read is under way"
         bench.do(ev.ChainRead(P, None, 0))
+        reads = bench.all(fx.ReadChain)[1:]
+    assert reads == [fx.ReadChain(P, known=True)], "the tombstone is looked up"
+    bench.do(ev.ChainRead(P, None, 0, deleted=True))
+    answers = [type(answer.error) for answer in bench.all(fx.Resolved)]
+    assert answers == [errors.UnknownTopicError] * is_asked
+    assert P not in bench.core.partitions
+
+
+def test_reported_partition_without_a_record_is_read_again() -> None:
+    """The coordinator was restored from a copy that is older than the topic, and no tombstone names it."""
+    bench = Bench(M01)
+    bench.link(M00)
+    bench.do(ev.ResolveProducer(1, P, None, bench.now_us + 10 * SECOND))
+    bench.hear(M00, msg.ChainUpdate(first_chain(), 100))
+    bench.do(ev.ChainRead(P, None, 0))  # this read had begun before
+    for _ in range(3):
+        bench.clear()
+        bench.do(ev.ChainRead(P, None, 0))
+        bench.wait(SECOND, (M00,))
+        assert bench.all(fx.ReadChain) == [fx.ReadChain(P, known=True)]
+        assert not bench.all(fx.Resolved), "the topic is not unknown: its record is lost"
+    bench.do(ev.ChainRead(P, first_chain(), 100))
+    assert [answer.error for answer in bench.all(fx.Resolved)] == [None]
+
+
+def test_route_of_a_lost_record_is_answered_at_the_deadline() -> None:
+    bench = Bench(M01)
+    bench.link(M00)
+    bench.do(ev.ResolveProducer(1, P, None, bench.now_us + SECOND))
+    bench.hear(M00, msg.ChainUpdate(first_chain(), 100))
+    bench.do(ev.ChainRead(P, None, 0))
+    bench.do(ev.ChainRead(P, None, 0))
+    bench.wait(SECOND, (M00,))
+    assert [type(answer.error) for answer in bench.all(fx.Resolved)] == [errors.CoordinatorUnavailableError]
+
+
+def test_tail_copy_of_a_deleted_partition_is_dropped() -> None:
+    """Rule `tombstone-read` (GONE): the member that settles has not heard yet that the topic was deleted."""
+    bench = Bench(M01)
+    bench.link(M00)
+    bench.hear(M00, msg.StoreTail(P, SWITCH, TailCopy(1, 0, 0, ())))
+    assert bench.all(fx.ReadChain) == [fx.ReadChain(P, known=True)]
+    bench.do(ev.ChainRead(P, None, 0, deleted=True))
+    assert bench.writes(DropPartition) == [DropPartition(P)]
     assert P not in bench.core.partitions
 
 

@@ -269,6 +269,9 @@ def on_store_tail(broker: BrokerState, partition: Partition, sender: MemberId, m
 
     Each member of the segment has one tail, and any of them may settle. So a tail that does not touch the tails known
     before is kept beside them. A segment has at most as many tail copies here as it has members.
+
+    If this member knows no record, it reads the coordinator, and so finds out whether the partition was deleted (rule
+    `tombstone-read`). Otherwise it would keep the copy until its next start.
     """
     no = message.tail.segment_no
     row = partition.tail_copies.get(no, ())
@@ -283,3 +286,5 @@ def on_store_tail(broker: BrokerState, partition: Partition, sender: MemberId, m
         broker.out.write(PutTailCopy(partition.id, merged, place))
     stored = TailStored(partition.id, message.tail.segment_no, message.settle)
     broker.out.when_durable(Send(sender.broker, stored))
+    if partition.chain is None:
+        partition.read_chain(broker)

@@ -55,6 +55,10 @@ def on_chain_read(broker: BrokerState, partition: Partition, event: ChainRead) -
     if chain is None and not failed and floor.asked_again:
         partition.read_chain(broker)
         return
+    # A member reported a record, and there is none, nor a tombstone: the record is lost. Without it: 1. The coordinator
+    # is restored from a copy that is older than the topic. 2. This member has nothing of it, and reads that there is no
+    # such partition. 3. It says so to clients, which give the topic up although its messages are on the disks.
+    failed = failed or (chain is None and partition.awaited.epoch > 0)
     if failed:
         _read_later(broker, partition)
     else:

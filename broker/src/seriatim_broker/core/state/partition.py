@@ -364,7 +364,8 @@ class Partition(State):
         else:
             known = self.decided
             self.read_floor = Floor.of(known).or_above(self.awaited) if known is not None else NO_FLOOR
-            broker.out.emit(ReadChain(self.id, known is not None or bool(self.preparations)))
+            is_known = known is not None or self.awaited.epoch > 0 or bool(self.preparations or self.tail_copies)
+            broker.out.emit(ReadChain(self.id, is_known))
 
     def write_chain(
         self,
