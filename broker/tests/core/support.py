@@ -124,20 +124,20 @@ def attempt(no: int) -> bytes:
 
 
 def header(
-    sequence: int = 0, count: int = 1, epoch: int = 0, producer: bytes = PRODUCER, body: bytes = b"body"
+    sequence: int = 0,
+    count: int = 1,
+    epoch: int = 0,
+    producer: bytes = PRODUCER,
+    body: bytes = b"body",
+    *,
+    partition: int = P,
+    **more: Any,
 ) -> BatchHeader:
-    """A batch header as a producer sends it."""
+    """A batch header as a producer sends it. `more` are arguments of `make_header`."""
     raw = make_header(
-        partition=P,
-        message_count=count,
-        producer=producer,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        first_timestamp_ms=0,
-        last_timestamp_ms=0,
-        body_length=len(body),
-        body_crc=zlib.crc32(body),
-    )
+        partition=partition, message_count=count, producer=producer, producer_epoch=epoch, base_sequence=sequence,
+        body_length=len(body), body_crc=zlib.crc32(body), **{"first_timestamp_ms": 0, "last_timestamp_ms": 0, **more},
+    )  # fmt: skip
     return parse_header(raw)
 
 
