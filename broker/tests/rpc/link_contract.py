@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Protocol
 
 import pytest
-from seriatim_api.batch import make_header, parse_header
+from seriatim_api.batch import parse_header
 from seriatim_api.ids import MemberId
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.broker import BrokerCore
@@ -23,6 +23,8 @@ from seriatim_broker.core.values.events import Event, LinkDown, LinkUp, Moment, 
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.interfaces.link import Connection, Dialer, PeerIdentity
 from seriatim_broker.runtime.driver.links import Links
+
+from broker.tests.headers import header_of
 
 DEADLINE_S = 30.0
 
@@ -146,10 +148,7 @@ def identity(name: str, run: int, cluster: str = "c1") -> PeerIdentity:
 
 def make_batch(body: bytes) -> Batch:
     """A batch of one message."""
-    raw = make_header(
-        partition=7, message_count=1, producer=bytes(16), producer_epoch=1, base_sequence=0,
-        first_timestamp_ms=1, last_timestamp_ms=2, body_length=len(body), body_crc=5,
-    )  # fmt: skip
+    raw = header_of(body, partition=7, producer_epoch=1, body_crc=5)
     return Batch(parse_header(raw), body)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim_api.batch import FLAG_HELD, make_header, parse_header
+from seriatim_api.batch import FLAG_HELD, parse_header
 from seriatim_api.errors import BadRequestError, CorruptionError
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.publications import StagedBatch
@@ -42,6 +42,8 @@ from seriatim_broker.rpc.links import codec, peer_frames
 from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive
 from seriatim_broker.runtime.coordinator.records import chain_to_record, parse_chain
 
+from broker.tests.headers import header_of
+
 KINDS = typing.get_args(m.Message)
 
 u32 = st.integers(0, 2**32 - 1)
@@ -60,17 +62,7 @@ tables = st.builds(lambda table, blocks: replace(table, blocks=tuple(blocks)), s
 
 
 def make_batch(body: bytes, sequence: int) -> Batch:
-    raw = make_header(
-        partition=7,
-        message_count=2,
-        producer=bytes(16),
-        producer_epoch=1,
-        base_sequence=sequence,
-        first_timestamp_ms=1,
-        last_timestamp_ms=2,
-        body_length=len(body),
-        body_crc=5,
-    )
+    raw = header_of(body, partition=7, message_count=2, producer_epoch=1, base_sequence=sequence, body_crc=5)
     return Batch(parse_header(raw), body)
 
 
@@ -227,7 +219,7 @@ def test_a_refusal_of_a_later_version_is_understood_as_another_one() -> None:
 
 
 def test_a_standing_of_a_later_version_proves_nothing() -> None:
-    answer = m.CopiesAnswer(1, (m.CopyReport(m.Standing.IN_SYNC, 5, 6),))
+    answer = m.CopiesAnswer(1, (m.CopyReport(m.Standing.WHOLE, 5, 6),))
     rows = msgspec.msgpack.decode(codec.encode(answer))
     rows[-1][0][0] = 77
     assert codec.decode(msgspec.msgpack.encode(rows)) == m.CopiesAnswer(1, (m.CopyReport(m.Standing.UNKNOWN, 5, 6),))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from seriatim_api.batch import HEADER_SIZE_BYTES, make_header, parse_header
+from seriatim_api.batch import HEADER_SIZE_BYTES, parse_header
 from seriatim_api.errors import BadRequestError, UnsupportedModeError
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.v1 import broker_pb2
@@ -18,6 +18,8 @@ from seriatim_broker.core.values.events import ConsumerAcks, ConsumerNack
 from seriatim_broker.core.values.keyed import DELAY_MS_MAX, ConsumerMode
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.rpc.streams.consume import AHEAD_BYTES_MAX, CONFIRM_S, ROWS_MAX, ConsumeStream, consumer_mode
+
+from broker.tests.headers import header_of
 
 
 class Driver:
@@ -125,10 +127,7 @@ async def test_confirmations_leave_alone_after_a_while() -> None:
 
 
 def a_batch(size_bytes: int) -> Batch:
-    header = make_header(
-        partition=1, message_count=1, producer=bytes(16), producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
-        last_timestamp_ms=0, body_length=size_bytes - HEADER_SIZE_BYTES, body_crc=0,
-    )  # fmt: skip
+    header = header_of(body_length=size_bytes - HEADER_SIZE_BYTES)
     return Batch(parse_header(header), bytes(size_bytes - HEADER_SIZE_BYTES))
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from seriatim_api import errors
-from seriatim_api.batch import HEADER_SIZE_BYTES, make_header, parse_header
+from seriatim_api.batch import HEADER_SIZE_BYTES, parse_header
 from seriatim_api.dead_letters import FOR_NO_GROUP, FORWARDER_MARK, group_hash, replay_producer, resolved_by
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.status import error_to_proto
@@ -23,6 +23,8 @@ from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
 from seriatim_broker.rpc.distributed import forwards
 from seriatim_broker.rpc.distributed.forwards import Forwards
 from seriatim_broker.rpc.servicers.dead_letters import DeadLettersServicer
+
+from broker.tests.headers import header_of
 
 OWN = MemberId("g0-0", "a" * 32)
 PRODUCER = b"producer" + FORWARDER_MARK
@@ -279,12 +281,8 @@ async def test_a_replay_that_cannot_be_meant_is_refused(
 
 
 async def test_only_whole_batches_of_forwarders_are_taken_from_other_brokers(cluster: Cluster) -> None:
-    def made(producer: bytes, partition: int = 90, crc: int | None = None, body: bytes = BODY) -> bytes:
-        return make_header(
-            partition=partition, message_count=1, producer=producer, producer_epoch=1, base_sequence=0,
-            first_timestamp_ms=0, last_timestamp_ms=0, body_length=len(body),
-            body_crc=crc32c(0, body) if crc is None else crc,
-        )  # fmt: skip
+    def made(producer: bytes, partition: int = 90, body: bytes = BODY, **more: int) -> bytes:
+        return header_of(body, partition=partition, producer=producer, producer_epoch=1, **more)
 
     async def ask(headers: bytes, bodies: list[bytes]) -> Any:
         request = dead_letters_pb2.AppendForwardedRequest(partition_id=90, headers=headers, bodies=bodies)
@@ -294,7 +292,7 @@ async def test_only_whole_batches_of_forwarders_are_taken_from_other_brokers(clu
     for headers, bodies in (
         (made(b"p" * 16), [BODY]),
         (made(PRODUCER, partition=10), [BODY]),
-        (made(PRODUCER, crc=1), [BODY]),
+        (made(PRODUCER, body_crc=1), [BODY]),
         (made(PRODUCER), []),
         (made(PRODUCER, body=b"no body"), [b"no body"]),
         (b"x" * HEADER_SIZE_BYTES, [BODY]),

@@ -13,7 +13,7 @@ import grpc
 import pytest
 import pytest_asyncio
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HEADER_SIZE_BYTES, make_header
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HEADER_SIZE_BYTES
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.protocol import PROTOCOL
@@ -37,6 +37,8 @@ from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 from seriatim_broker.testing.simulated_storage import SimulatedStorage
 from seriatim_broker.testing.virtual_time import LoopTimers
+
+from broker.tests.headers import header_of
 
 BODIES = ArrowBodies()
 BODIES.prepare()
@@ -103,11 +105,7 @@ class Call:
     def send(
         self, partition: int, *, level: int = 5, body: bytes = BODY, flags: int = 0, stage: bytes = bytes(16)
     ) -> None:
-        header = make_header(
-            partition=partition, message_count=1, producer=bytes(16), producer_epoch=1, base_sequence=0,
-            first_timestamp_ms=1, last_timestamp_ms=1, body_length=len(body), body_crc=google_crc32c.value(body),
-            flags=flags, stage=stage,
-        )  # fmt: skip
+        header = header_of(body, partition=partition, producer_epoch=1, flags=flags, stage=stage)
         self.incoming.put_nowait(write_append_frame([(AppendEntry(1, level, True, 0), header, body)]))
 
     async def until(self, condition: Callable[[], bool]) -> None:

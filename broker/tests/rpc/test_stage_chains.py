@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_STAGED, make_header
+from seriatim_api.batch import FLAG_STAGED
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.publications import StagedBatch
 from seriatim_api.v1 import publications_pb2, records_pb2
@@ -17,6 +17,8 @@ from seriatim_broker.core.values.events import SurveyPartition
 from seriatim_broker.core.values.segment import SegmentState
 from seriatim_broker.rpc.distributed.places import Places
 from seriatim_broker.rpc.distributed.staged_data import StagedData
+
+from broker.tests.headers import header_of
 
 STAGE = PartitionId(90)
 OWN = MemberId("g0-0", "a" * 32)
@@ -67,10 +69,9 @@ class Cluster:
         self.asked.append(broker)
         if broker not in self.holders:
             raise errors.NotServingError("not here")
-        header = make_header(
-            partition=STAGE, message_count=2, producer=b"t" * 16, producer_epoch=0, base_sequence=0,
-            first_timestamp_ms=1, last_timestamp_ms=1, body_length=1, body_crc=0, flags=FLAG_STAGED, stage=b"c" * 16,
-        )  # fmt: skip
+        header = header_of(
+            b"x", partition=STAGE, message_count=2, producer=b"t" * 16, flags=FLAG_STAGED, stage=b"c" * 16
+        )
         return publications_pb2.ReadStagedResponse(header=header, body=b"x")
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from seriatim_api import errors, publications
-from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader, make_header, parse_header, place
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId, TopicIncarnation, make_offset
 from seriatim_api.publications import Manifest, ManifestPart, StagedBatch, StagedBatches, write_manifest
 from seriatim_api.v1 import publications_pb2
@@ -25,6 +25,8 @@ from seriatim_broker.rpc.distributed import staged_data
 from seriatim_broker.rpc.distributed.staged_data import FETCHES_AT_ONCE, StagedData
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
+from broker.tests.headers import header_of
+
 OWN = MemberId("g0-0", "a" * 32)
 OTHER = MemberId("g0-1", "b" * 32)
 THIRD = MemberId("g1-0", "c" * 32)
@@ -35,10 +37,7 @@ STAGED = StagedBatch(STAGE, 1, make_offset(2, 7), CHUNK)
 
 def batch_of(body: bytes, flags: int = FLAG_STAGED, stage: bytes = CHUNK, index: int = 7) -> Batch:
     """A batch as it is in the stage topic."""
-    raw = make_header(
-        partition=STAGE, message_count=1, producer=b"t" * 16, producer_epoch=0, base_sequence=0, first_timestamp_ms=5,
-        last_timestamp_ms=5, body_length=len(body), body_crc=crc32c(0, body), flags=flags, stage=stage,
-    )  # fmt: skip
+    raw = header_of(body, partition=STAGE, producer=b"t" * 16, flags=flags, stage=stage)
     return Batch(_placed(parse_header(raw), index), body)
 
 

@@ -14,14 +14,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-import google_crc32c
 import pytest
 import pytest_asyncio
 import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seriatim_api import errors
-from seriatim_api.batch import make_header
 from seriatim_api.network import tls
 from seriatim_api.network.tls import TlsFiles, TlsSource
 from seriatim_api.network.tls_contexts import TlsContexts
@@ -37,6 +35,8 @@ from seriatim_broker.rpc.calls.services import Services
 from seriatim_broker.rpc.streams import append, over_tcp
 from seriatim_broker.rpc.streams.over_tcp import TcpStreams
 from structlog.testing import capture_logs
+
+from broker.tests.headers import header_of
 
 from .certificates import write
 from .raw_frames import RawFrames, frame
@@ -92,10 +92,7 @@ def hello(kind: str = "append", broker: str = "g0-0", cluster: str = "c", protoc
 
 
 def batch(partition: int, body: bytes = BODY) -> tuple[AppendEntry, bytes, bytes]:
-    header = make_header(
-        partition=partition, message_count=1, producer=bytes(16), producer_epoch=1, base_sequence=0,
-        first_timestamp_ms=1, last_timestamp_ms=1, body_length=len(body), body_crc=google_crc32c.value(body),
-    )  # fmt: skip
+    header = header_of(body, partition=partition, producer_epoch=1)
     return AppendEntry(1, 5, True, 0), header, body
 
 

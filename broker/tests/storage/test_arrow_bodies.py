@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD, make_header, parse_header
+from seriatim_api.batch import FLAG_KEYED, FLAG_LZ4, FLAG_ZSTD, parse_header
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.dead_letters import DeadLetterOrigin, origin_of
 from seriatim_api.errors import UnreadableBodyError
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.core.values.log import Batch
+
+from broker.tests.headers import header_of
 
 FLAGS = {"": 0, "lz4": FLAG_LZ4, "zstd": FLAG_ZSTD}
 
@@ -22,6 +25,10 @@ def body_of(keys: list[bytes | None], base: int, compression: str) -> bytes:
         {"key": key, "value": b"v%d" % (base + at), "timestamp": base + at, "headers": [("n", b"h")], "tag": "t"}
         for at, key in enumerate(keys)
     ]
+    return written(rows, compression)
+
+
+def written(rows: list[dict[str, Any]], compression: str) -> bytes:
     batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
     if not compression:
         return bytes(batch.serialize().to_pybytes())
@@ -35,18 +42,7 @@ def body_of(keys: list[bytes | None], base: int, compression: str) -> bytes:
 
 
 def batch_of(body: bytes, count: int, flags: int = FLAG_KEYED) -> Batch:
-    header = make_header(
-        partition=1,
-        message_count=count,
-        producer=bytes(16),
-        producer_epoch=0,
-        base_sequence=0,
-        first_timestamp_ms=0,
-        last_timestamp_ms=0,
-        body_length=len(body),
-        body_crc=0,
-        flags=flags,
-    )
+    header = header_of(body, message_count=count, flags=flags)
     return Batch(parse_header(header), body)
 
 
@@ -196,15 +192,7 @@ def nulls_body(first: int, compression: str) -> bytes:
         {"key": b"k", "value": b"v%d" % first if not at else None, "timestamp": first + at, "headers": PAIRS}
         for at in range(3)
     ]
-    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-    if not compression:
-        return bytes(batch.serialize().to_pybytes())
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_batch(batch)
-    source = pa.BufferReader(sink.getvalue())
-    pa.ipc.read_message(source)
-    return bytes(pa.ipc.read_message(source).serialize().to_pybytes())
+    return written(rows, compression)
 
 
 @pytest.mark.parametrize("compression", FLAGS)
