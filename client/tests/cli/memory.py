@@ -55,6 +55,7 @@ from seriatim import (
     WriterDescription,
 )
 from seriatim._recorder import Place, Recorder
+from seriatim._values.headers import HeaderList, headers_of
 from seriatim_api.errors import (
     PositionUnknownError,
     PreconditionError,
@@ -70,11 +71,17 @@ FIRST_S = 1_700_000_000
 
 
 def message_at(
-    topic: str, partition: int, index: int, value: bytes, key: bytes | None = None, **headers: bytes
+    topic: str,
+    partition: int,
+    index: int,
+    value: bytes | None,
+    key: bytes | None = None,
+    headers: HeaderList | None = None,
 ) -> Message:
     return Message(
-        topic, partition, make_offset(SEGMENT, index), key, value, FIRST_S * 1000, headers, None, 1, False, 0
-    )
+        topic, partition, make_offset(SEGMENT, index), key, value or b"", FIRST_S * 1000, headers_of(headers), None, 1,
+        False, 0, value is None,
+    )  # fmt: skip
 
 
 def segment_of(
@@ -284,15 +291,15 @@ class MemoryProducer:
         self.settings = ProducerSettings(partitioner=lambda key, count: sum(key) % count)
 
     async def send(
-        self, value: bytes, key: bytes | None, partition: int, *, headers: Mapping[str, bytes] | None
+        self, value: bytes | None, key: bytes | None, partition: int, *, headers: HeaderList | None
     ) -> asyncio.Future[Receipt]:
         delivery: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        error = self._cluster.refuse.get(value)
+        error = self._cluster.refuse.get(value or b"")
         if error is not None:
             delivery.set_exception(error)
         else:
             log = self._cluster.logs[self._topic, partition]
-            log.append(message_at(self._topic, partition, len(log), value, key, **(headers or {})))
+            log.append(message_at(self._topic, partition, len(log), value, key, headers))
             delivery.set_result(Receipt(partition, log[-1].offset, FIRST_S * 1000, True))
         return delivery
 

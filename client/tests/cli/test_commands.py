@@ -195,6 +195,21 @@ def test_a_rate_is_kept_and_a_count_ends(run: Run, cluster: MemoryCluster) -> No
     assert run("produce", "t", "--size", "1", "--key-separator", ":")[0] == 2
 
 
+def test_nulls_and_headers_of_the_command_line_are_sent_and_printed(run: Run, cluster: MemoryCluster) -> None:
+    cluster.make("t")
+    headers = ("--header", "n=1", "--header", "n", "--header", "a=b=c", "--header", "=")
+    lines = b"k:v\nk:\\N\nk:\n"
+    status, _, err = run("produce", "t", "--key-separator", ":", "--null", "\\N", *headers, stdin=lines)
+    assert status == 0, err
+    log = cluster.logs["t", 0]
+    assert [(message.value, message.value_is_null) for message in log] == [(b"v", False), (b"", True), (b"", False)]
+    assert {message.header_list for message in log} == {(("n", b"1"), ("n", None), ("a", b"b=c"), ("", b""))}
+    status, out, _ = run("consume", "t", "-g", "g", "--no-follow", "--output", "raw")
+    assert out == "v\n(null)\n\n"
+    assert run("produce", "t", "--size", "1", "--null", "x")[0] == 2
+    assert run("produce", "t", "--header", "\udcff", stdin=b"v")[0] == 2
+
+
 def test_an_interrupt_ends_in_good_order(
     run: Run, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -94,6 +94,13 @@ def test_a_header_without_a_name_refuses_its_table(wrong: list[Any]) -> None:
         conform(pa.table({"value": [b""], "headers": pa.array([wrong], kind)}), 5)
 
 
+@pytest.mark.parametrize("keys", [None, [b"k"], [None]])
+def test_one_message_may_have_no_value(keys: list[bytes | None] | None) -> None:
+    body = encode([None], keys, [7])
+    (message,) = messages_of("t", 0, 0, decode(body.data, 1, body.crc))
+    assert (message.key, message.value, message.value_is_null, message.timestamp_ms) == (keys and keys[0], b"", True, 7)
+
+
 def test_columns_that_are_missing_are_null() -> None:
     body = encode([b"a", b"b"], None, [1, 2])
     batch = decode(body.data, 2, body.crc)

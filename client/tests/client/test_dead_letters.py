@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 from seriatim import Admin, Message
 from seriatim._admin.dead_letters import KEY_COUNT_MAX, REPLAY_COUNT_MAX
+from seriatim._values.headers import headers_of
+from seriatim_api.bodies import read_body
 from seriatim_api.dead_letters import DeadLetterOrigin, dead_letter_headers, resolution_headers, resolution_value
 from seriatim_api.errors import OverloadedError, PreconditionError
 from seriatim_api.ids import make_offset
@@ -53,19 +55,27 @@ class Topic:
         log = self.logs[partition]
         return Reader()
 
-    def add(self, key: bytes | None, value: bytes = b"v", partition: int = 0, **origin: Any) -> int:
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None = b"v",
+        partition: int = 0,
+        sent: Any = (("n", b"h"),),
+        **origin: Any,
+    ) -> int:
         """A dead letter. Returns its offset."""
         log = self.logs[partition]
         fields: dict[str, Any] = {"topic": "orders", "partition": partition, "offset": make_offset(3, len(log))}
         fields |= {"group": "billing", "attempts": 5, "reason": "no", "time_ms": 7}
         found = DeadLetterOrigin(**(fields | origin))
-        headers = dict(dead_letter_headers([("n", b"h")], found))
-        log.append(Message(DEAD, partition, make_offset(1, len(log)), key, value, 5, headers, "t", 1, False, 0))
+        headers = headers_of(dead_letter_headers(sent, found))
+        offset = make_offset(1, len(log))
+        log.append(Message(DEAD, partition, offset, key, value or b"", 5, headers, "t", 1, False, 0, value is None))
         return log[-1].offset
 
     def resolve(self, *offsets: int) -> None:
         """A resolution in partition 0."""
-        log, headers = self.logs[0], dict(resolution_headers("dropped"))
+        log, headers = self.logs[0], headers_of(resolution_headers("dropped"))
         offset = make_offset(1, len(log))
         log.append(Message(DEAD, 0, offset, None, resolution_value(offsets), 5, headers, None, 1, False, 0))
 
@@ -164,3 +174,19 @@ async def test_an_error_of_a_replay_is_raised() -> None:
     topic.error = OverloadedError("wait")
     with pytest.raises(OverloadedError):
         await topic.admin.replay_dead_letters(DEAD, await topic.letters(chosen))
+
+
+async def test_a_replayed_copy_has_a_null_value_and_all_headers() -> None:
+    topic = Topic()
+    sent = [("n", None), ("", b""), ("n", b"2"), ("a", None), ("n", b"1")]
+    place = topic.add(b"a", None, sent=sent)
+    (letter,) = await topic.letters(place)
+    assert (letter.value, letter.value_is_null) == (b"", True)
+    assert letter.header_list == tuple(sent)
+    assert letter.headers == {"n": b"1", "": b"", "a": b""}
+    await topic.admin.replay_dead_letters(DEAD, [letter])
+    (copy,) = topic.calls[0].letters
+    (row,) = read_body(copy.body, 1).to_pylist()
+    assert (row["key"], row["value"]) == (b"a", None)
+    assert row["headers"][:-1] == sent
+    assert row["headers"][-1][0] == "seriatim-history"

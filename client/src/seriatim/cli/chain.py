@@ -24,7 +24,7 @@ from seriatim.cli._execution.connection import call_admin
 from seriatim.cli._execution.coroutines import first_of, interruptible, run
 from seriatim.cli._options.settings import Settings
 from seriatim.cli._rendering.chain_view import ROWS_DEFAULT, draw_chain, draw_ribbons, who_waits
-from seriatim.cli._rendering.output import chain_fields, pick
+from seriatim.cli._rendering.output import chain_fields, header_fields, pick
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -283,6 +283,6 @@ def _exported(row: QuarantinedMessage) -> dict[str, object]:
     return {
         **pick(row, "partition_id", "segment", "index", "timestamp_ms"),
         "key": text(row.key) if row.key is not None else None,
-        "value": text(row.value),
-        "headers": {name: text(value) for name, value in row.headers.items()},
+        "value": None if row.value_is_null else text(row.value),
+        **header_fields(row.header_list, text),
     }

@@ -16,7 +16,7 @@ from seriatim.cli._execution.connection import call_admin
 from seriatim.cli._options.keys import KEY, listed, shown_key
 from seriatim.cli._options.settings import Settings
 from seriatim.cli._options.written import WrittenType
-from seriatim.cli._rendering.output import data_field, draw, offset_field, pick
+from seriatim.cli._rendering.output import NULL, data_field, draw, header_fields, offset_field, pick
 from seriatim.cli._rendering.times import utc
 
 if TYPE_CHECKING:
@@ -144,8 +144,11 @@ def show(settings: Settings, topic: str, partition: int, offset: int) -> None:
         ("before", f"{entry.get('attempts')} attempts at {entry.get('offset')}: {entry.get('reason')}")
         for entry in letter.history
     ]
-    lines += [("header", f"{escaped(name.encode())}: {escaped(value)}") for name, value in letter.headers.items()]
-    value = escaped(letter.value[:VALUE_SHOWN])
+    lines += [
+        ("header", f"{escaped(name.encode())}: {NULL if value is None else escaped(value)}")
+        for name, value in letter.header_list
+    ]
+    value = NULL if letter.value_is_null else escaped(letter.value[:VALUE_SHOWN])
     more = f" … ({len(letter.value):,} bytes)" if len(letter.value) > VALUE_SHOWN else ""
     for name, text in [*lines, ("value", value + more)]:
         echo(f"{name:8}  {text}")
@@ -328,9 +331,9 @@ def _fields(letter: DeadLetter) -> dict[str, Any]:
 def _content(letter: DeadLetter) -> dict[str, Any]:
     return {
         **pick(letter, "timestamp_ms", "tag"),
-        "headers": {name: data_field(value) for name, value in letter.headers.items()},
+        **header_fields(letter.header_list),
         "history": [dict(entry) for entry in letter.history],
-        "value": data_field(letter.value),
+        "value": None if letter.value_is_null else data_field(letter.value),
     }
 
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -30,6 +30,7 @@ from seriatim.cli._operations.message_sources import (
     NoKeyError,
     Pace,
     generate,
+    parse_header,
     parse_rate,
     read_lines,
     split_key,
@@ -53,6 +54,7 @@ TERMINAL_HINT: Final = "each line that you type is a message; Ctrl-D ends; --siz
 
 
 _RATE: Final = WrittenType("N/s", float, parse_rate)
+_HEADER: Final = WrittenType("name[=value]", tuple, parse_header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,9 @@ class ProduceOptions:
     count: int | None
     size_bytes: int | None
     verbose: bool
+    header: tuple[tuple[str, bytes | None], ...] = ()
+    null: bytes | None = None
+    """The value of a line that is sent as a message without a value."""
     typed: bool = False
     """Whether a user types the messages. Meanwhile no live line is shown, because it would run into what is
     typed."""
@@ -97,6 +102,13 @@ class _Lines(click.File):
     type=click.IntRange(0),
     help="Send all to this partition. [default: by key; without keys, 100 messages to each partition in turn]",
 )
+@click.option(
+    "--header",
+    type=_HEADER,
+    multiple=True,
+    help="A header of every message. May be repeated, also with the same name. Without =VALUE its value is null.",
+)
+@click.option("--null", help="Send a line whose value is this text as a message without a value.")
 @click.option("--rate", type=_RATE, help="The most messages per second: 500/s or 2k/s, say. [default: no limit]")
 @click.option("--count", type=click.IntRange(1), help="End after this many messages.")
 @click.option(
@@ -118,6 +130,7 @@ def produce(
     /,
     file: BinaryIO | None,
     key_separator: str | None,
+    null: str | None,
     size_bytes: int | None,
     history_path: Path | None,
     **given: Any,
@@ -128,12 +141,13 @@ def produce(
     latencies, and the longest time without an acknowledgement. A second Ctrl-C ends it at once. Exit status 1 if a
     message failed or its outcome is unknown.
     """
-    if size_bytes is not None and (file is not None or key_separator is not None):
-        raise click.UsageError("--size generates messages: it cannot be used with FILE or --key-separator")
+    if size_bytes is not None and (file is not None or key_separator is not None or null is not None):
+        raise click.UsageError("--size generates messages: it cannot be used with FILE, --key-separator or --null")
     if key_separator == "":
         raise click.UsageError("--key-separator is empty: give the text between the key and the value, for example ':'")
     options = ProduceOptions(
         key_separator=None if key_separator is None else key_separator.encode(),
+        null=None if null is None else null.encode(),
         size_bytes=size_bytes,
         **given,
         typed=file is None and size_bytes is None and sys.stdin is not None and sys.stdin.isatty(),
@@ -223,7 +237,8 @@ async def messages(options: ProduceOptions, descriptor: int) -> AsyncIterator[It
             for line in lines if left is None else lines[:left]:
                 line_no += 1
                 try:
-                    found.append(split_key(line, options.key_separator, options.key))
+                    message = split_key(line, options.key_separator, options.key)
+                    found.append(replace(message, value=None) if message.value == options.null else message)
                 except NoKeyError as error:
                     yield found
                     text = f"line {line_no} {error}: it and all lines after it are not sent; those before it are"
@@ -336,8 +351,10 @@ class Production:
         message_id = self._record_send(message, partition)
         sent_at = time.monotonic()
         self._meter.send(partition, sent_at)
-        headers = None if message_id is None else {connection.MESSAGE_ID_HEADER: message_id.encode()}
-        delivery = await self._producer.send(message.value, message.key, partition, headers=headers)
+        headers = list(self._options.header)
+        if message_id is not None:
+            headers.append((connection.MESSAGE_ID_HEADER, message_id.encode()))
+        delivery = await self._producer.send(message.value, message.key, partition, headers=headers or None)
         self._waiting.setdefault(partition, deque()).append(_Sent(delivery, message_id, sent_at))
         if partition not in self._settling:
             settling = self._tasks.create_task(self._settle(partition), name=f"outcomes-{partition}")

@@ -23,10 +23,10 @@ _PAD: Final = b"abcdefghijklmnopqrstuvwxyz0123456789" * 30
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to send."""
+    """A message to send. The value None is null."""
 
     key: bytes | None
-    value: bytes
+    value: bytes | None
 
 
 class LineTooLongError(ValueError):
@@ -91,6 +91,17 @@ def split_key(line: bytes, separator: bytes | None, key: bytes | None) -> Messag
     if not found and key is None:  # without a key, the message would not be in order with others of its key
         raise NoKeyError(f"has no {separator.decode(errors='replace')!r}")
     return Message(before, after) if found else Message(key, line)
+
+
+def parse_header(text: str) -> tuple[str, bytes | None]:
+    """Read a header: `NAME=VALUE`, or `NAME` for a null value.
+
+    Raises:
+        ValueError: It is not text.
+    """
+    name, found, value = text.partition("=")
+    name.encode()  # raises if the terminal's bytes were no text
+    return name, value.encode() if found else None
 
 
 def generate(size_bytes: int, key: bytes | None) -> Iterator[Message]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from seriatim_api.ids import format_offset
@@ -36,22 +36,26 @@ _SEGMENT: Final = [
 
 Format = Literal["raw", "json", "pretty"]
 
+NULL: Final = "(null)"
+"""What is printed for a null value, but in JSON, which has its own. `seriatim produce --null` can read it."""
+
 
 def render(message: Message, output: Format, *, to_terminal: bool) -> bytes:
     """The line that is printed for a message, with a newline at its end.
 
     No control character of a message reaches a terminal: it could change what is on the screen, or type a command.
     """
+    value = NULL.encode() if message.value_is_null else message.value
     if output == "raw":
-        return (escaped(message.value).encode() if to_terminal else message.value) + b"\n"
+        return (escaped(value).encode() if to_terminal else value) + b"\n"
     if output == "json":
         fields = {
             "partition": message.partition,
             "offset": format_offset(message.offset),
             "key": None if message.key is None else key_to_text(message.key),
-            "value": data_field(message.value),
+            "value": None if message.value_is_null else data_field(message.value),
             "timestamp_ms": message.timestamp_ms,
-            "headers": {name: data_field(value) for name, value in message.headers.items()},
+            **header_fields(message.header_list),
             "tag": message.tag,
             "attempt": message.attempt,
             "maybe_repeated": message.maybe_repeated,
@@ -59,7 +63,21 @@ def render(message: Message, output: Format, *, to_terminal: bool) -> bytes:
         return safe_json(fields).encode() + b"\n"
     mark = " (maybe repeated)" if message.maybe_repeated else ""
     where = f"{message.partition}  {format_offset(message.offset):<12} {shown_key(message.key)}"
-    return f"{where}  {escaped(message.value)}{mark}\n".encode()
+    return f"{where}  {escaped(value)}{mark}\n".encode()
+
+
+def header_fields(
+    headers: Sequence[tuple[str, bytes | None]], text: Callable[[bytes], object] | None = None
+) -> dict[str, Any]:
+    """Headers for JSON: `headers` has the last value of each name. If a name is repeated, `header_list` has them all.
+
+    Args:
+        headers: The headers in their order.
+        text: The form of a value that is not null; None: `data_field`.
+    """
+    pairs = [(name, None if value is None else (text or data_field)(value)) for name, value in headers]
+    named = dict(pairs)
+    return {"headers": named} if len(named) == len(pairs) else {"headers": named, "header_list": pairs}
 
 
 def data_field(data: bytes) -> str | dict[str, str]:
