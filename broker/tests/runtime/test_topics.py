@@ -201,6 +201,24 @@ async def test_changes_of_two_attributes_at_once_are_both_kept() -> None:
         assert store.revision == revision + len(names), "the same again writes nothing"
 
 
+async def test_topics_that_are_made_at_once_take_their_partition_ids_in_turn() -> None:
+    store = MemoryStore()
+    controller = Controller(store, writes_max=100_000)
+    carry_out, tries = controller.coordinator.txn, 0
+
+    async def txn(compares: Sequence[Compare], then: Sequence[Operation], *more: Any, **named: Any) -> TxnResult:
+        nonlocal tries
+        tries += any(isinstance(operation, Put) and operation.key == KEYS.partition_counter for operation in then)
+        return await carry_out(compares, then, *more, **named)
+
+    controller.coordinator.txn = txn  # type: ignore[method-assign]
+    async with controller as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        made = (topics.create(f"t{number}", 1, SETTINGS, 5) for number in range(40))
+        await asyncio.gather(*made, *(topics.update("t", None, count, unchanged, 5) for count in (2, 3, 4)))
+    assert tries == 44, "no try fails because another one came first"
+
+
 async def test_a_topic_that_is_made_again_has_no_attributes_of_the_one_before() -> None:
     store = MemoryStore()
     async with Controller(store) as topics:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,9 @@ class Topics:
         self._group: asyncio.TaskGroup | None = None  # of the topics that are being finished, while elected
         self._finishing: dict[str, asyncio.Task[records_pb2.TopicRecord | SeriatimError]] = {}  # by incarnation
         self._creates = asyncio.Semaphore(CREATES_IN_FLIGHT_MAX)
+        # A call that takes partition ids holds it. Without it: 1. Many topics are made at once. 2. One takes its ids,
+        # and all others try again. 3. On a busy machine some try for longer than their callers wait.
+        self._counting = asyncio.Lock()
         self._left_over = asyncio.Event()  # something may be half done, and no task is at it
 
     def begin(self, group: asyncio.TaskGroup) -> None:
@@ -125,7 +128,8 @@ class Topics:
         """
         new = incarnation or TopicIncarnation.of_bytes(uuid.uuid4().bytes)
         with self._goes_on():
-            record = await self._begin_topic(name, partition_count, settings, new, guard)
+            async with self._counting:
+                record = await self._begin_topic(name, partition_count, settings, new, guard)
         return await self._finished(record, deadline_s)
 
     async def update(
@@ -160,7 +164,8 @@ class Topics:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
         with self._goes_on():
-            record = await self._write_update(name, incarnation, partition_count, change, guard)
+            async with self._counting if partition_count else nullcontext():
+                record = await self._write_update(name, incarnation, partition_count, change, guard)
         while record.growing_partition_ids:  # the task may have finished just before these were set aside
             record = await self._finished(record, until_s - loop.time())
             item = await self._coordinator.get(self._keys.topic(name))
