@@ -95,7 +95,7 @@ def servers_fall(rng: random.Random, options: Options) -> Options:
 
 
 def half_copies(rng: random.Random, options: Options) -> Options:
-    """Disks are lost one after another, copies take many steps, and members with complete copies end meanwhile."""
+    """Disks are lost one after another, copies take many steps, and members with in-sync copies end meanwhile."""
     return replace(
         disks_are_lost(rng, options),
         kinds={"crash": 6, "consumer_crash": 3, "client_break": 3, "complaint": 1},

@@ -35,12 +35,12 @@ class DiskFaults(Strikes):
         rest_us = options.fault_span_us + options.drain_us + scene.population.backlog_us() + HANG_US_MORE
         moment_us = self._rng.randint(200_000, 1_500_000)
         hang_us = self._rng.choice((moment_us, rest_us))
-        if not self._copies_are_whole():
+        if not self._copies_are_in_sync():
             hang_us = moment_us
         self._tell(f"the disk of {broker.name} hangs for {hang_us / 1e6:.1f} s")
         broker.hung_until_us = self._schedule.now_us + hang_us
 
-    def _copies_are_whole(self) -> bool:
+    def _copies_are_in_sync(self) -> bool:
         """Whether no copy of a segment is damaged or lost. If the other one hangs to the end too, none is left."""
         return not self._scene.health.lacks_copies
 

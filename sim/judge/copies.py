@@ -29,19 +29,19 @@ class Copies:
         if old.state not in SETTLED:
             return
         for member in new.members:
-            if member not in old.members and not self._seen.is_whole(partition, new, member):
+            if member not in old.members and not self._seen.is_in_sync(partition, new, member):
                 self._seen.fail("COPY", f"{what}: {member} was listed as a copy and does not have all of it")
         self._check_leaving(partition, old, new, what)
 
     def _check_leaving(self, partition: PartitionId, old: Segment, new: Segment, what: str) -> None:
-        """LEAVE: a copy of a member that runs leaves a record only if two complete copies stay."""
+        """LEAVE: a copy of a member that runs leaves a record only if two in-sync copies stay."""
         seen = self._seen
         left = {*old.members, *old.tail_copies} - {*new.members, *new.tail_copies}
         there = [member for member in left if seen.is_present(member) and seen.brokers[member.broker].process]
         if not there or new.state is not SegmentState.SEALED:
             return
         seen.states.add("copy left")
-        whole = [m for m in new.members if seen.is_present(m) and seen.is_whole(partition, new, m)]
+        whole = [m for m in new.members if seen.is_present(m) and seen.is_in_sync(partition, new, m)]
         if len(whole) < 2:
             seen.fail("LEAVE", f"{what}: {there} left, and only {whole} hold the whole of it")
 
@@ -77,7 +77,7 @@ class Copies:
                     continue
                 others = [other for other in (*segment.members, *segment.eligible) if other != member]
                 if segment.state is SegmentState.SEALED:
-                    if not any(seen.is_whole(chain.partition, segment, other) for other in others):
+                    if not any(seen.is_in_sync(chain.partition, segment, other) for other in others):
                         seen.fail("GATE", f"{what} is complete nowhere else")
                 elif segment.state is SegmentState.OPEN:
                     promised = seen.promised.get((chain.partition, segment.no), 0)

@@ -149,7 +149,7 @@ class Seen:
         """Whether the member's disk is the one that its broker has."""
         return self.brokers[member.broker].member == member
 
-    def is_whole(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
+    def is_in_sync(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
         """Whether a member's disk holds all of a sealed segment."""
         image = self.image(member)
         if image is None or segment.sealed_len is None:

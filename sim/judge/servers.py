@@ -31,7 +31,7 @@ class Servers:
     def _holds_all(self, partition: PartitionId, segment: Segment, member: MemberId) -> bool:
         """Whether a member has all of a sealed segment, in memory at least."""
         broker = self._seen.brokers[member.broker]
-        is_whole = self._seen.is_whole(partition, segment, member)
+        is_whole = self._seen.is_in_sync(partition, segment, member)
         if segment.sealed_len is None or broker.member != member or broker.process is None:
             return is_whole
         if not is_whole:
@@ -40,10 +40,10 @@ class Servers:
 
     def sealed(self, what: str, partition: PartitionId, segment: Segment) -> None:
         """A segment is sealed: its server and each eligible member have it."""
-        if not self._seen.is_whole(partition, segment, segment.server):
+        if not self._seen.is_in_sync(partition, segment, segment.server):
             self._seen.fail("I14", f"{what}, and its server {segment.server} does not hold it")
         for member in segment.eligible:
-            if not self._seen.is_whole(partition, segment, member):
+            if not self._seen.is_in_sync(partition, segment, member):
                 self._seen.fail("I14", f"{what}, and {member} is eligible and does not hold it")
 
     def served(self, who: str, place: Place, server_epoch: int) -> None:

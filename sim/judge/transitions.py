@@ -88,7 +88,7 @@ class Transitions:
         nearest = before.before(old.no)
         if nearest is None or nearest.tail_from is None or nearest.state is not SegmentState.SEALED:
             return
-        whole = [m for m in nearest.members if seen.is_present(m) and seen.is_whole(after.partition, nearest, m)]
+        whole = [m for m in nearest.members if seen.is_present(m) and seen.is_in_sync(after.partition, nearest, m)]
         if len(whole) < 2 and all(map(seen.is_present, nearest.members)):
             seen.fail(
                 "COPY", f"{what}, and its members have the tail of {nearest.no}, which is complete on {whole} only"

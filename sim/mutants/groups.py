@@ -8,14 +8,14 @@ from .rows import mutations
 
 LEAVING = mutations("""
 [groups-change groups runtime]
-leaves-when-one-stays [LEAVE LOSS]: a copy leaves a record only if two complete copies stay
+leaves-when-one-stays [LEAVE LOSS]: a copy leaves a record only if two in-sync copies stay
 @ core.control.controller.plan_release
 - len(whole) >= min_copies
 + whole
 @ core.control.drain.staying_copies
 - return [member
 + return 2 * [member
-leaves-when-listed [LEAVE LOSS]: only an eligible member counts as a complete copy
+leaves-when-listed [LEAVE LOSS]: only an eligible member counts as an in-sync copy
 @ core.control.controller.plan_release
 - whole = [member for member in segment.eligible if member not in gone and is_there(member)]
 + whole = [each for each in (*segment.members, segment.server) if is_there(each)]
@@ -28,7 +28,7 @@ leaves-when-listed [LEAVE LOSS]: only an eligible member counts as a complete co
 gate-asks-nobody [GATE]: the gate asks the members, and does not trust the record
 @ runtime.duties.restart_gate.RestartGate._ask
 + from ...core.values.messages import CopyReport, Standing
-+ return tuple(CopyReport(Standing.WHOLE, 0, 0) for _ in segments)
++ return tuple(CopyReport(Standing.IN_SYNC, 0, 0) for _ in segments)
 @ core.control.restarts.judge
 - return _judge_open(need, answers.get(need.ask[0]), place)
 + return Finding(Verdict.SAFE, "it is in the record", need)

@@ -30,9 +30,9 @@ refusal-reads-anew [ranges-left-behind]: a range is not refused by a record only
 @ core.consumers.ranges.range_reads._refuse
 - if not (event.staged or wait.record is RecordRead.DONE):
 + if not (event.staged or wait.record is RecordRead.DONE or 0 < event.epoch <= chain.epoch):
-range-parts [RANGE I2 I3]: ranges are read from complete copies
+range-parts [RANGE I2 I3]: ranges are read from in-sync copies
 @ core.consumers.ranges.surveys.readable_below
-- return log.record.sealed_len if log.is_whole else None
+- return log.record.sealed_len if log.is_in_sync else None
 + return log.tail
 @ core.consumers.ranges.range_reads._advance
 - wait = _over_what_was_dropped(chain, wait)

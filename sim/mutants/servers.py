@@ -59,7 +59,7 @@ half-server [I14 LOSS half-copies]: a server holds the whole segment
 - want(broker, partition, no, server_epoch)
 + log, chain = partition.logs.get(no), partition.chain
 + segment = chain.segment(no) if chain is not None else None
-+ if log is not None and not log.is_whole and segment is not None and segment.state is SegmentState.SEALED:
++ if log is not None and not log.is_in_sync and segment is not None and segment.state is SegmentState.SEALED:
 +     is_news = segment.server_epoch <= server_epoch and segment.server != broker.member
 +     is_free = _is_silent(broker, segment.server) and _nobody_eligible_lives(broker, segment)
 +     if is_news and is_free and not partition.is_writing(WriteOwner.RIGHT, no):

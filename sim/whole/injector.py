@@ -305,7 +305,7 @@ class RuntimeInjector(Injector):
         self._schedule.after(self._rng.randint(20_000, 200_000), note)
 
     def inject_bit_flip(self) -> None:
-        """A bit of a sealed segment changes on one disk, while the other copy is complete and no disk is lost."""
+        """A bit of a sealed segment changes on one disk, while the other copy is in sync and no disk is lost."""
         partition = self._partition()
         chain, _ = self._scene.cluster.coordinator.records.chain(partition)
         sealed = [s for s in chain.segments if s.state is SegmentState.SEALED and s.sealed_len] if chain else []
@@ -322,8 +322,8 @@ class RuntimeInjector(Injector):
             self._tell(f"a bit flips on {broker.name} at {segment.no}:{base_index}")
             broker.disk.flip(partition, segment.no, base_index)
 
-    def _copies_are_whole(self) -> bool:
-        return not self._flipped and super()._copies_are_whole()
+    def _copies_are_in_sync(self) -> bool:
+        return not self._flipped and super()._copies_are_in_sync()
 
     def _may_be_damaged(self, broker: RuntimeBroker) -> bool:
         """Whether all other copies of the segments on this disk are complete, and stay."""

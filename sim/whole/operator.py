@@ -113,7 +113,7 @@ class BrokerGroupOperator:
     def needed(self) -> list[RuntimeBroker]:
         """Brokers that must not be stopped: they hold something alone, or may be needed to settle a segment."""
         members: list[MemberId] = []
-        is_whole = self._cluster.scene.judge.seen.is_whole
+        is_whole = self._cluster.scene.judge.seen.is_in_sync
         for partition in self._setting.partitions:
             for segment in self._cluster.scene.copies.chain(partition).segments:
                 if segment.state is SegmentState.UNSETTLED:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, cast
 
-from seriatim_api.batch import BatchHeader, parse_header
+from seriatim_api.batch import BatchHeader, make_header, parse_header
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.peers import right
@@ -38,8 +38,6 @@ from seriatim_broker.core.values.log import (
 )
 from seriatim_broker.core.values.producers import NO_TABLE, ProducerTable, Table
 from seriatim_broker.core.values.segment import Segment
-
-from broker.tests.headers import header_of
 
 P = PartitionId(7)
 TOPIC = "orders"
@@ -126,12 +124,19 @@ def attempt(no: int) -> bytes:
 
 
 def header(
-    sequence: int = 0, count: int = 1, epoch: int = 0, producer: bytes = PRODUCER, body: bytes = b"body"
+    sequence: int = 0,
+    count: int = 1,
+    epoch: int = 0,
+    producer: bytes = PRODUCER,
+    body: bytes = b"body",
+    *,
+    partition: int = P,
+    **more: Any,
 ) -> BatchHeader:
-    """A batch header as a producer sends it."""
-    raw = header_of(
-        body, partition=P, message_count=count, producer=producer, producer_epoch=epoch, base_sequence=sequence,
-        body_crc=zlib.crc32(body),
+    """A batch header as a producer sends it. `more` are arguments of `make_header`."""
+    raw = make_header(
+        partition=partition, message_count=count, producer=producer, producer_epoch=epoch, base_sequence=sequence,
+        body_length=len(body), body_crc=zlib.crc32(body), **{"first_timestamp_ms": 0, "last_timestamp_ms": 0, **more},
     )  # fmt: skip
     return parse_header(raw)
 

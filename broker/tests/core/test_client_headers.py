@@ -5,24 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seriatim_api.batch import FLAG_DELAYED, FLAG_NAMES, FLAG_SOURCE_SEQUENCE, FLAG_STAGED, make_header, parse_header
+from seriatim_api.batch import FLAG_DELAYED, FLAG_NAMES, FLAG_SOURCE_SEQUENCE, FLAG_STAGED, parse_header
 from seriatim_api.errors import BadRequestError
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values.log import PutBatch
 
-from .support import M01, Bench, P, first_chain, opened_master
+from .support import M01, Bench, P, first_chain, header, opened_master
 
 
 def sent(bench: Bench, *, due_time_ms: int = 0, source_sequence: int = 0, flags: int = 0, byte: int = 0) -> list[str]:
     """Errors of a batch with this header; `byte`: one that is set to 1."""
-    raw = bytearray(
-        make_header(
-            partition=P, message_count=1, producer=b"c" * 16, producer_epoch=0, base_sequence=0, first_timestamp_ms=0,
-            last_timestamp_ms=0, body_length=4, body_crc=0, flags=flags, due_time_ms=due_time_ms,
-            source_sequence=source_sequence,
-        )
-    )  # fmt: skip
+    made = header(flags=flags, due_time_ms=due_time_ms, source_sequence=source_sequence)
+    raw = bytearray(made.raw)
     if byte:
         raw[byte] = 1
     bench.do(ev.Append(1, P, parse_header(bytes(raw)), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))

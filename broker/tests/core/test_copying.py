@@ -92,7 +92,7 @@ def test_a_member_that_comes_back_copies_from_its_own_tail_on() -> None:
     assert (source, request.from_index) == (M00, 1)
     answer(bench, BATCHES[1:])
     assert [write.batch for write in bench.writes(PutBatch)] == list(BATCHES[1:])
-    assert bench.part.logs[1].is_whole
+    assert bench.part.logs[1].is_in_sync
 
 
 def test_it_asks_to_be_eligible_when_it_is_whole_and_durable() -> None:
@@ -166,7 +166,7 @@ def test_what_differs_from_the_seal_is_copied_anew() -> None:
     assert asked(bench)[1].from_index == 0
     answer(bench)
     bench.persist()
-    assert bench.part.logs[1].is_whole
+    assert bench.part.logs[1].is_in_sync
 
 
 def test_a_new_copy_is_listed_in_place_of_the_dead_one_in_one_step() -> None:
@@ -280,7 +280,7 @@ def test_who_has_a_tail_copy_itself_takes_it_though_nobody_else_is_left() -> Non
     bench.read_chain(chain)
     assert not bench.sent(msg.CopyRequest)
     assert [write.batch for write in bench.writes(PutBatch)] == list(BATCHES[1:])
-    assert bench.part.logs[1].is_whole
+    assert bench.part.logs[1].is_in_sync
 
 
 def test_where_another_disk_has_the_slot_of_the_server_a_whole_copy_asks_for_another_server() -> None:
@@ -333,7 +333,7 @@ def give(bench: Bench, *nos: int) -> None:
     for no in nos:
         source = bench.part.copies[no].asked
         assert source is not None
-        batches = () if bench.part.logs[no].is_whole else batches_of(no, [1, 2, 1])
+        batches = () if bench.part.logs[no].is_in_sync else batches_of(no, [1, 2, 1])
         given = {"from_index": 0, "available": True, "batches": batches, "table": NO_TABLE}
         bench.hear(source, filled(msg.CopyAnswer, partition=P, segment_no=no, **given))
 
@@ -364,7 +364,7 @@ def test_a_copy_that_is_not_whole_or_not_on_the_disk_is_not_listed_with_the_othe
     bench.clear()
     bench.do(ev.ChainWritten(P, first.serial, ev.WriteOutcome.DONE, 200))
     pause(bench)
-    assert bench.part.logs[2].is_whole
+    assert bench.part.logs[2].is_in_sync
     assert not bench.all(fx.WriteChain), "segment 2 is in memory only"
     bench.persist()
     assert listed(bench.all(fx.WriteChain)[-1]) == [1, 2]

@@ -524,7 +524,7 @@ def test_a_member_truncates_to_the_sealed_length_only_and_durably() -> None:
         make_offset(1, 0),
         make_offset(1, 1),
     ]
-    assert bench.part.logs[1].is_whole
+    assert bench.part.logs[1].is_in_sync
 
 
 def test_a_fenced_member_cuts_nothing_before_the_record_says_where() -> None:

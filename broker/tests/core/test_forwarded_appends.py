@@ -5,27 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_api.batch import parse_header
 from seriatim_api.dead_letters import FORWARDER_MARK, group_hash
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 
-from broker.tests.headers import header_of
-
-from .support import M01, Bench, P, checksum, opened_master
+from .support import M01, Bench, P, header, opened_master
 
 PRODUCER = b"producer" + FORWARDER_MARK
 
 
 def letter(request: int, number: int, producer: bytes = PRODUCER, for_group: int = 0) -> ev.Append:
     """A forwarder's batch with that number, alone in its request."""
-    raw = header_of(
-        b"x", partition=P, producer=producer, producer_epoch=number, body_crc=checksum(0, b"x"), for_group=for_group
-    )
-    return ev.Append(
-        request, P, parse_header(raw), b"x", request, True, ev.AckLevel.REPLICATED_FLUSHED, is_forward=True
-    )
+    sent = header(0, 1, number, producer, b"x", for_group=for_group)
+    return ev.Append(request, P, sent, b"x", request, True, ev.AckLevel.REPLICATED_FLUSHED, is_forward=True)
 
 
 def refusals(bench: Bench) -> list[errors.SeriatimError]:

@@ -61,7 +61,7 @@ def test_a_segment_that_nobody_may_serve_waits_for_those_who_may_come_back() -> 
     assert text == "segment 1 of orders/3 has no live server: g0-0 or g0-1 must come back"
     (text,) = told(chain, alone, replaced=frozenset({M00}))
     assert "no live server: g0-1 must" in text, "a disk that was replaced never comes back"
-    assert told(chain, alone, replaced=frozenset({M00, M01})) == [], "then another complete copy serves"
+    assert told(chain, alone, replaced=frozenset({M00, M01})) == [], "then another in-sync copy serves"
     (text,) = told(chain_of(sealed(M00, M01)), alone, replaced=frozenset({M00, M01}))
     assert "none of its disks can come back" in text
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seriatim_api.batch import BatchHeader, parse_header
+from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.values.producers import (
     WINDOW_BATCHES,
@@ -17,9 +17,10 @@ from seriatim_broker.core.values.producers import (
     newest_of,
 )
 
-from broker.tests.headers import header_of
+from .support import header
 
 QUICK = settings(max_examples=50, deadline=None)
+
 PRODUCERS = [bytes([letter]) * 16 for letter in range(3)]
 
 
@@ -32,8 +33,8 @@ class Appended:
 
 
 def _header(producer: bytes, epoch: int, sequence: int, count: int, segment: int, index: int) -> BatchHeader:
-    raw = header_of(message_count=count, producer=producer, producer_epoch=epoch, base_sequence=sequence)
-    return parse_header(raw)._replace(segment=segment, base_index=index)
+    sent = header(sequence, count, epoch, producer, b"", partition=1)
+    return sent._replace(segment=segment, base_index=index)
 
 
 @st.composite

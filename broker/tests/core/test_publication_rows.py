@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_KEYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader, parse_header
+from seriatim_api.batch import FLAG_KEYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch, StagedBatches
 from seriatim_broker.core.control.rebuild import known_writers
@@ -29,8 +29,6 @@ from seriatim_broker.core.writing import publication_rows
 from seriatim_broker.core.writing.publication_plan import Stand, is_as_staged, stand
 from seriatim_broker.core.writing.publication_rows import CARRYINGS_MAX, FETCHED_AHEAD_MAX
 
-from broker.tests.headers import header_of
-
 from .support import (
     M00,
     M01,
@@ -42,6 +40,7 @@ from .support import (
     checksum,
     filled,
     first_chain,
+    header,
     opened_master,
     sealed_chain,
     unsettled_chain,
@@ -56,13 +55,11 @@ STAGE = 90
 def staged_batch(number: int, rows: int = 2, *, chunk: bytes = CHUNK, flags: int = FLAG_STAGED) -> Batch:
     """A batch as it is in the stage topic."""
     body = b"rows %d" % number
-    raw = header_of(
-        body, partition=STAGE, message_count=rows, producer=b"t" * 16, base_sequence=1000 * number,
-        first_timestamp_ms=5, last_timestamp_ms=6, body_crc=checksum(0, body), flags=flags | FLAG_KEYED, key_hash=77,
-        stage=chunk,
+    sent = header(
+        1000 * number, rows, 0, b"t" * 16, body,
+        partition=STAGE, first_timestamp_ms=5, last_timestamp_ms=6, flags=flags | FLAG_KEYED, key_hash=77, stage=chunk,
     )  # fmt: skip
-    header = parse_header(raw)
-    return Batch(header._replace(segment=1, base_index=100 * number), body)
+    return Batch(sent._replace(segment=1, base_index=100 * number), body)
 
 
 def place_of(number: int, rows: int = 2) -> StagedBatch:
@@ -181,10 +178,10 @@ def test_rows_are_appended_in_order_as_they_were_cut_under_the_writers_numbers()
         (7, 2, 3),
         (7, 5, 1),
     ]
-    for header in headers:
-        assert header.flags == FLAG_PUBLISH | FLAG_KEYED
-        assert header.stage == MANIFEST
-        assert (header.partition, header.key_hash, header.first_timestamp_ms) == (P, 77, 5)
+    for made in headers:
+        assert made.flags == FLAG_PUBLISH | FLAG_KEYED
+        assert made.stage == MANIFEST
+        assert (made.partition, made.key_hash, made.first_timestamp_ms) == (P, 77, 5)
     assert carry.bench.sent(msg.Replicate, M01), "the follower has them at once"
     carry.commit()
     assert carry.answer(request) == fx.CarriedOut(request, make_offset(1, 0), 6, 0, None)
@@ -703,8 +700,7 @@ def test_full_table_refuses_no_decided_writer() -> None:
 @pytest.mark.parametrize("flags", [FLAG_PUBLISH, FLAG_STAGED, FLAG_PUBLISH | FLAG_STAGED])
 def test_a_client_publishes_and_stages_nothing_in_a_topic(flags: int) -> None:
     bench = opened_master()
-    raw = header_of(b"body", partition=P, producer=b"c" * 16, flags=flags)
-    bench.do(ev.Append(1, P, parse_header(raw), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
+    bench.do(ev.Append(1, P, header(flags=flags), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
     assert isinstance(bench.refused()[1], errors.BadRequestError)
     assert not bench.writes(PutBatch)
 
@@ -716,8 +712,7 @@ def test_the_stage_topic_takes_what_is_staged(flags: int, is_taken: bool) -> Non
     bench = Bench()
     bench.open(replace(first_chain(), topic=STAGE_TOPIC))
     bench.follow(M01)
-    raw = header_of(b"body", partition=P, producer=b"c" * 16, flags=flags)
-    bench.do(ev.Append(1, P, parse_header(raw), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
+    bench.do(ev.Append(1, P, header(flags=flags), b"body", 1, True, ev.AckLevel.REPLICATED_FLUSHED))
     assert (1 not in bench.refused()) is is_taken
 
 

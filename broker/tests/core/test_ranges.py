@@ -1,4 +1,4 @@
-"""Range reads: any complete member gives what the chain says, below the commit, and says where it ends."""
+"""Range reads: any in-sync member gives what the chain says, below the commit, and says where it ends."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ def test_a_copy_of_a_stub_counts_when_it_is_on_the_disk() -> None:
     bench.do(ev.Heal(P, 1, M10, M01))
     bench.read_chain(trim(trimmed(3), 2, None, 1))
     log = bench.part.logs[1]
-    assert log.is_whole
+    assert log.is_in_sync
     assert log.durable < log.tail
     bench.persist()
     assert log.durable == log.tail

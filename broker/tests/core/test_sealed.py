@@ -174,7 +174,7 @@ def test_a_new_copy_of_an_old_segment_is_whole_without_a_table() -> None:
     given = {"from_index": 1, "available": True, "batches": BATCHES[1:], "table": None}
     bench.hear(M00, filled(msg.CopyAnswer, partition=P, segment_no=1, **given))
     bench.persist()
-    assert bench.part.logs[1].is_whole
+    assert bench.part.logs[1].is_in_sync
     assert not bench.part.copies
     assert not bench.writes(PutPreparation)
 

@@ -56,14 +56,14 @@ def told(bench: Bench, no: int = 1, without: MemberId = M01) -> CopyReport:
 
 
 def test_a_sealed_segment_is_whole_only_if_all_of_it_is_on_the_disk() -> None:
-    assert told(Serving(M00)) == CopyReport(Standing.WHOLE, 5, 2)
+    assert told(Serving(M00)) == CopyReport(Standing.IN_SYNC, 5, 2)
     bench = opened_slave()
     replicate(bench, BATCHES)  # not durable yet
     bench.hear(M00, msg.ChainUpdate(SEALED, 105))
-    assert bench.part.logs[1].is_whole
+    assert bench.part.logs[1].is_in_sync
     assert told(bench).standing is Standing.PARTIAL
     bench.persist()
-    assert told(bench) == CopyReport(Standing.WHOLE, 4, 2)
+    assert told(bench) == CopyReport(Standing.IN_SYNC, 4, 2)
     lacking = opened_slave()
     replicate(lacking, BATCHES[:1])
     lacking.hear(M00, msg.ChainUpdate(SEALED, 105))
@@ -131,7 +131,7 @@ def test_an_answer_counts_once_and_only_from_who_was_asked() -> None:
     bench.link(M01)
     bench.do(ev.AskCopies(5, M00, M01, ((P, 1), (P, 2))))
     (question,) = bench.sent(msg.CopiesQuestion, M00)
-    reports = (CopyReport(Standing.WHOLE, 4, 2), CopyReport(Standing.UNKNOWN, 0, 0))
+    reports = (CopyReport(Standing.IN_SYNC, 4, 2), CopyReport(Standing.UNKNOWN, 0, 0))
     bench.hear(M01, msg.CopiesAnswer(question.serial, reports))
     bench.hear(M00, msg.CopiesAnswer(question.serial, reports[:1]))
     assert not bench.all(fx.CopiesTold)
@@ -143,7 +143,7 @@ def test_an_answer_counts_once_and_only_from_who_was_asked() -> None:
 def test_a_broker_answers_itself() -> None:
     bench = Serving(M00)
     bench.do(ev.AskCopies(5, M00, M01, ((P, 1),)))
-    assert bench.all(fx.CopiesTold) == [fx.CopiesTold(5, (CopyReport(Standing.WHOLE, 5, 2),))]
+    assert bench.all(fx.CopiesTold) == [fx.CopiesTold(5, (CopyReport(Standing.IN_SYNC, 5, 2),))]
 
 
 # ---- what is decided ------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def say(standing: Standing) -> CopyReport:
         (Standing.NOWHERE_TO_GO, Verdict.NO_OTHER_GROUP),
         (Standing.UNKNOWN, Verdict.UNKNOWN),
         (Standing.PARTIAL, Verdict.UNKNOWN),
-        (Standing.WHOLE, Verdict.UNKNOWN),
+        (Standing.IN_SYNC, Verdict.UNKNOWN),
         (None, Verdict.UNKNOWN),
     ],
 )
@@ -190,7 +190,7 @@ def test_the_text_names_the_partition() -> None:
 @pytest.mark.parametrize(
     ("standing", "expected"),
     [
-        (Standing.WHOLE, Verdict.SAFE),
+        (Standing.IN_SYNC, Verdict.SAFE),
         (Standing.PARTIAL, Verdict.LAST_COPY),
         (Standing.UNKNOWN, Verdict.LAST_COPY),
         (None, Verdict.UNKNOWN),
@@ -203,19 +203,19 @@ def test_another_whole_copy_decides_about_a_sealed_segment(standing: Standing | 
 
 def test_a_copy_on_a_member_that_is_not_there_does_not_count() -> None:
     assert verdict(SEALED, M00, {}, (M00, M10, M11)) is Verdict.PEER_AWAY
-    assert verdict(SEALED, M00, {(M01, 1): say(Standing.WHOLE)}, (M00, M10, M11)) is Verdict.PEER_AWAY
+    assert verdict(SEALED, M00, {(M01, 1): say(Standing.IN_SYNC)}, (M00, M10, M11)) is Verdict.PEER_AWAY
 
 
 def test_any_of_several_copies_will_do_and_a_silent_one_leaves_it_open() -> None:
     chain = add_copy(SEALED, 1, M20)
-    assert verdict(chain, M00, {(M01, 1): say(Standing.PARTIAL), (M20, 1): say(Standing.WHOLE)}) is Verdict.SAFE
+    assert verdict(chain, M00, {(M01, 1): say(Standing.PARTIAL), (M20, 1): say(Standing.IN_SYNC)}) is Verdict.SAFE
     assert verdict(chain, M00, {(M01, 1): say(Standing.PARTIAL)}) is Verdict.UNKNOWN
     assert verdict(chain, M00, {(M01, 1): say(Standing.PARTIAL)}, (M00, M01)) is Verdict.LAST_COPY
 
 
 def test_an_unsettled_segment_keeps_its_members_and_a_lost_one_does_not() -> None:
     unsettled = unsettled_chain(first_chain())
-    assert verdict(unsettled, M00, {(M01, 1): say(Standing.WHOLE)}) is Verdict.LAST_COPY
+    assert verdict(unsettled, M00, {(M01, 1): say(Standing.IN_SYNC)}) is Verdict.LAST_COPY
     assert verdict(declare_lost(unsettled, 1), M00, {}) is None
 
 
@@ -224,7 +224,7 @@ def test_the_worst_finding_decides() -> None:
     chain = replace(SEALED, segments=(replace(SEALED.segments[0], members=(M10, M11), eligible=(M10, M11),
                                               server=M10), SEALED.segments[1]))  # fmt: skip
     assert verdict(chain, M11, reports) is Verdict.LAST_COPY
-    assert verdict(chain, M11, {**reports, (M10, 1): say(Standing.WHOLE)}) is Verdict.PEER_AWAY
+    assert verdict(chain, M11, {**reports, (M10, 1): say(Standing.IN_SYNC)}) is Verdict.PEER_AWAY
     assert verdict(chain, M20, {}) is None
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, RunId
+from seriatim_broker.core.switching import switch_attempts
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -109,6 +110,18 @@ def test_a_dead_eligible_member_does_not_stop_a_crossing() -> None:
     bench.wait(SECOND)
     bench.persist()
     assert bench.all(fx.WriteCursor)
+
+
+def test_served_segment_is_of_the_newest_record_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Serving()
+    bench.serve()
+    (group,) = bench.part.consumer_groups.values()
+    assert group.served is not None
+    assert bench.part.chain is not None
+    seen: list[tuple[MemberId, ...]] = []
+    monkeypatch.setattr(switch_attempts, "on_learned", lambda *_: seen.append(group.served.segment.eligible))
+    bench.read_chain(remove_eligible(bench.part.chain, 1, [M01]))
+    assert seen == [(M00,)], "this part is the first that follows the record"
 
 
 def test_a_joining_member_that_is_lost_does_not_stop_a_group() -> None:

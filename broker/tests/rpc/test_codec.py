@@ -219,7 +219,7 @@ def test_a_refusal_of_a_later_version_is_understood_as_another_one() -> None:
 
 
 def test_a_standing_of_a_later_version_proves_nothing() -> None:
-    answer = m.CopiesAnswer(1, (m.CopyReport(m.Standing.WHOLE, 5, 6),))
+    answer = m.CopiesAnswer(1, (m.CopyReport(m.Standing.IN_SYNC, 5, 6),))
     rows = msgspec.msgpack.decode(codec.encode(answer))
     rows[-1][0][0] = 77
     assert codec.decode(msgspec.msgpack.encode(rows)) == m.CopiesAnswer(1, (m.CopyReport(m.Standing.UNKNOWN, 5, 6),))

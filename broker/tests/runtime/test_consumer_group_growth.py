@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
 import pytest
-from seriatim_api.errors import UnavailableError
+from seriatim_api.errors import CoordinatorBehindError, UnavailableError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
-from seriatim_broker.interfaces.coordinator import TxnResult
+from seriatim_broker.interfaces.coordinator import Delete, Put, TxnResult
 from seriatim_broker.runtime.controller import consumer_group_growth
 from seriatim_broker.runtime.controller import topics as topics_of_controller
 from seriatim_broker.runtime.controller.consumer_groups import ConsumerGroupCursors
+from seriatim_broker.runtime.coordinator.group_epochs import EpochFloor
 from seriatim_broker.runtime.coordinator.records import cursor_from_value
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
-from .test_topics import KEYS, SETTINGS, Controller, topic_in, unchanged
+from .test_topics import KEYS, SETTINGS, Controller, topic_in, unchanged, until
 
 PARKS = RetryPolicy(3, delays_ms=(100, 1_000), exhausted=Exhausted.PARK_KEY)
 KEYED = ConsumerGroupSettings(ConsumerMode.KEY_ORDERED, PARKS)
@@ -216,3 +218,42 @@ async def test_groups_are_looked_for_on_every_partition() -> None:
         await make(store, "late", KEYED, range(3, 4))
         await topics.update("t", None, 4, unchanged, 5)
     assert sorted(cursors_of(store, "late")) == [3, 4]
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["known", "lost"])
+async def test_growth_during_a_rebuild_waits_for_its_end(monkeypatch: pytest.MonkeyPatch, *, is_lost: bool) -> None:
+    """Rule `growth-after-rebuild`: the older copy may lack the group, whose cursor the rebuild writes again."""
+    monkeypatch.setattr(topics_of_controller, "AGAIN_S_MIN", 0.01)
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        await make(store, "keyed", KEYED, range(1, 2))
+        cursor = store.items[KEYS.cursor(PartitionId(1), "keyed")]
+        lost = [Delete(cursor.key)] if is_lost else []
+        store.txn([], [*lost, EpochFloor(is_rebuilding=True).put(KEYS)], [])
+        with pytest.raises(CoordinatorBehindError, match="has not grown"):
+            await topics.update("t", None, 2, unchanged, 5)
+        assert list(topic_in(store).partition_ids) == [1]
+        assert sorted(cursors_of(store, "keyed")) == [1] * (not is_lost)
+        assert KEYS.cursor(PartitionId(2), "keyed") not in store.items
+        store.txn([], [Put(cursor.key, cursor.value), EpochFloor(floor=5).put(KEYS)], [])
+        finishing = asyncio.create_task(topics.keep_finishing())
+        await until(lambda: len(topic_in(store).partition_ids) == 2)
+        finishing.cancel()
+    assert {record.settings for record in cursors_of(store, "keyed").values()} == {KEYED}
+    assert sorted(cursors_of(store, "keyed")) == [1, 2]
+
+
+async def test_rebuild_that_begins_while_a_topic_grows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, real = MemoryStore(), consumer_group_growth.groups_on
+
+    async def groups_on(*args: Any) -> Any:
+        store.txn([], [EpochFloor(is_rebuilding=True).put(KEYS)], [])
+        return await real(*args)
+
+    monkeypatch.setattr(topics_of_controller, "groups_on", groups_on)
+    async with Controller(store) as topics:
+        await topics.create("t", 1, SETTINGS, 5)
+        with pytest.raises(CoordinatorBehindError, match="has not grown"):
+            await topics.update("t", None, 2, unchanged, 5)
+    assert list(topic_in(store).partition_ids) == [1]

@@ -76,7 +76,7 @@ class Brokers:
         if event.member.broker == self.silent:
             return
         reports = tuple(
-            CopyReport(self.standing.get(partition, Standing.IN_STEP) if no == OPEN_NO else Standing.WHOLE, 7, 1)
+            CopyReport(self.standing.get(partition, Standing.IN_STEP) if no == OPEN_NO else Standing.IN_SYNC, 7, 1)
             for partition, no in event.segments
         )
         self._replies[event.request](CopiesTold(event.request, reports))

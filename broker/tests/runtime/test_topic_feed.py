@@ -310,7 +310,7 @@ def test_a_summary_tells_an_old_disk_of_a_broker_from_its_new_one() -> None:
     names = sorted((server.broker, other.broker))
     assert [list(one.brokers) for one in copies] == [names] * 3
     disks = [[str(server)], sorted(map(str, (server, other))), sorted(map(str, (server, older)))]
-    assert sorted(list(one.whole) for one in copies) == sorted(disks)
+    assert sorted(list(one.in_sync) for one in copies) == sorted(disks)
 
 
 def test_a_summary_counts_segments_together_that_differ_only_in_a_disk_that_may_lack_their_end() -> None:
@@ -326,7 +326,7 @@ def test_a_summary_counts_segments_together_that_differ_only_in_a_disk_that_may_
             last,
         ),
     )
-    told = {tuple(one.whole): one.segment_count for one in summary_of(chain_to_record(mixed)).copies}
+    told = {tuple(one.in_sync): one.segment_count for one in summary_of(chain_to_record(mixed)).copies}
     assert told[(str(server),)] == 2
 
 
@@ -340,7 +340,7 @@ def test_a_summary_tells_who_has_segments_whole() -> None:
 
     def told() -> list[tuple[list[str], list[str], int]]:
         copies = summary_of(chain_to_record(behind)).copies
-        return [(list(one.brokers), list(one.whole), one.segment_count) for one in copies]
+        return [(list(one.brokers), list(one.in_sync), one.segment_count) for one in copies]
 
     assert told() == [(both, [str(sealed.server)], 1), (both, disks, 1)]
     behind = replace(chain, segments=(replace(sealed, eligible=(sealed.server,), state=State.UNSETTLED), last))

@@ -452,7 +452,7 @@ def copies(world: World, *brokers: tuple[str, ...], whole: tuple[str, ...] = ())
     chain = world.brokers.topics["events"].chains[0]
     del chain.copies[:]
     for number, names in enumerate(brokers):
-        chain.copies.add(brokers=names, segment_count=1, whole=whole if whole and number == 0 else names)
+        chain.copies.add(brokers=names, segment_count=1, in_sync=whole if whole and number == 0 else names)
     world.brokers.tell("events")
 
 

@@ -1790,15 +1790,15 @@ class ChainSummary(_message.Message):
 
         BROKERS_FIELD_NUMBER: _builtins.int
         SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
-        WHOLE_FIELD_NUMBER: _builtins.int
+        IN_SYNC_FIELD_NUMBER: _builtins.int
         segment_count: _builtins.int
         @_builtins.property
         def brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
             """by name: all that are listed"""
 
         @_builtins.property
-        def whole(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """The disks that surely have the whole segment, as `broker#disk` with the first 8 digits of the disk's incarnation.
+        def in_sync(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+            """The disks whose copies of the segment are surely in sync, as `broker#disk` with the first 8 digits of the disk's incarnation.
             The others may lack its end, and copy it. A disk may be gone, and its broker have another one.
             """
 
@@ -1807,11 +1807,11 @@ class ChainSummary(_message.Message):
             *,
             brokers: _abc.Iterable[_builtins.str] | None = ...,
             segment_count: _builtins.int = ...,
-            whole: _abc.Iterable[_builtins.str] | None = ...,
+            in_sync: _abc.Iterable[_builtins.str] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "segment_count", b"segment_count", "whole", b"whole"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "in_sync", b"in_sync", "segment_count", b"segment_count"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -390,7 +390,7 @@ class CheckRestartResponse(_message.Message):
     verdict: Global___RestartVerdict.ValueType
     text: _builtins.str
     partition_id: _builtins.int
-    """The segment that decided, and up to where the other copy is complete; for SAFE, of the newest open segment, if any."""
+    """The segment that decided, and up to where the other copy is in sync; for SAFE, of the newest open segment, if any."""
     segment: _builtins.int
     index: _builtins.int
     epoch: _builtins.int

@@ -137,10 +137,10 @@ def partition_figures(standings: Mapping[Standing, int], is_there: Callable[[Mem
 
     for standing, count in standings.items():
         listed = min((sum(map(runs, copies.listed)) for copies in standing.copies), default=2)
-        whole = min((sum(map(runs, copies.whole)) for copies in standing.copies), default=2)
+        in_sync = min((sum(map(runs, copies.in_sync)) for copies in standing.copies), default=2)
         found["partitions"] += count
         found["partitions_without_head"] += count * (not all(map(runs, standing.open_members)))
-        found["partitions_one_copy"] += count * (listed > 0 and whole < 2)
+        found["partitions_one_copy"] += count * (listed > 0 and in_sync < 2)
         found["partitions_no_copy"] += count * (listed == 0)
         found["partitions_unsettled"] += count * standing.is_unsettled
         found["partitions_lost"] += count * standing.is_lost

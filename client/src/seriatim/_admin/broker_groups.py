@@ -91,7 +91,7 @@ class RestartCheck:
         reason: The same as human-readable text.
         partition_id: The partition of the segment that decided the verdict; 0: no single segment did.
         segment: The number of this segment.
-        index: The index up to which the other copy is complete.
+        index: The index up to which the other copy is in sync.
         epoch: The chain epoch of its chain.
         segments_checked: How many segments were checked.
     """

@@ -56,7 +56,7 @@ def state_of_chain(chain: ChainView, live: Collection[str] | None) -> TopicState
         return "OneCopy"
     if listed == 1:
         return "CopyAway"
-    if fewest(answer(holders.whole) for holders in chain.copies) < 2:
+    if fewest(answer(holders.in_sync) for holders in chain.copies) < 2:
         return "CatchingUp"
     return "Healthy" if live is not None else "Unknown"
 

@@ -1,7 +1,7 @@
 """Plans the intent of each broker group, and when its members may be evicted.
 
 If the node of a member is cordoned, all open segments leave the member's broker group first. Then the disruption budget
-of this broker group opens, if the brokers say that the other copies are complete. Until then Kubernetes refuses an
+of this broker group opens, if the brokers say that the other copies are in sync. Until then Kubernetes refuses an
 eviction, and `kubectl drain` tries again. So no member is evicted that has open segments or the last copy of a segment.
 """
 

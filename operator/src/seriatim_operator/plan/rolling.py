@@ -1,4 +1,4 @@
-"""Plans a rolling change: one member at a time, and only when the brokers say that the other copy is complete.
+"""Plans a rolling change: one member at a time, and only when the brokers say that the other copy is in sync.
 
 No pod is deleted while another desired pod is missing, unscheduled or not ready, whatever operation is recorded. So a
 template that does not work stops the change at its first member. Pods that take nothing away (`former`) are replaced

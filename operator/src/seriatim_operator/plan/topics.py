@@ -79,11 +79,12 @@ class Holders(NamedTuple):
 
     Attributes:
         listed: The names of all brokers that do. One that came back may lack its end, until it has copied it.
-        whole: The disks that surely have the whole segment, as `broker#disk`. A broker may have another disk now.
+        in_sync: The disks whose copies of the segment are surely in sync, as `broker#disk`. A broker may have another
+            disk now.
     """
 
     listed: tuple[str, ...]
-    whole: tuple[str, ...]
+    in_sync: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

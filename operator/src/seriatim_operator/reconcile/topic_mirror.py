@@ -113,7 +113,7 @@ def _merged(chains: dict[int, ChainView], told: Iterable[broker_pb2.ChainSummary
 
 def _holders(copies: broker_pb2.ChainSummary.Copies) -> Holders:
     """Who has segments, and which disks have them in full."""
-    return Holders(tuple(copies.brokers), tuple(copies.whole))
+    return Holders(tuple(copies.brokers), tuple(copies.in_sync))
 
 
 def _settings(settings: records_pb2.TopicSettings) -> TopicSettings:

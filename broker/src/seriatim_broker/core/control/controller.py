@@ -128,10 +128,10 @@ def plan_release(
     only a server makes a new copy eligible. If several servers have such segments, the one with the most comes first,
     because two transactions on one chain would conflict.
 
-    Rules `leaves-when-one-stays` and `leaves-when-listed` (LEAVE): a copy leaves a record only if two complete copies
-    stay, and only an eligible member counts as a complete copy. `leaving.staying_copies` checks both again. Without
+    Rules `leaves-when-one-stays` and `leaves-when-listed` (LEAVE): a copy leaves a record only if two in-sync copies
+    stay, and only an eligible member counts as an in-sync copy. `leaving.staying_copies` checks both again. Without
     them:
-      1. Group A is drained. Segment 1 has a complete copy on A and one on B. A third copy on C is listed as a member,
+      1. Group A is drained. Segment 1 has an in-sync copy on A and one on B. A third copy on C is listed as a member,
          but is still being made.
       2. The copy on A leaves the record, and its disk is removed.
       3. The disk of B is lost. No disk has the rest of segment 1.
@@ -140,7 +140,7 @@ def plan_release(
         chain: The partition.
         is_leaving: Whether a member should leave.
         is_there: Whether a member is admitted and runs, as far as is known.
-        min_copies: How many complete copies must stay.
+        min_copies: How many in-sync copies must stay.
     """
     by_server: dict[MemberId, list[int]] = {}
     leaving: set[MemberId] = set()
@@ -179,7 +179,7 @@ def plan_copies_elsewhere(
         chain: The partition.
         is_leaving: Whether a member should leave.
         live: Running, admitted members by broker group, of the broker groups that may get new copies.
-        min_copies: How many complete copies there should be without the leaving members.
+        min_copies: How many in-sync copies there should be without the leaving members.
     """
     steps: list[Heal] = []
     there = {member for members in live.values() for member in members}

@@ -2,7 +2,7 @@
 
 The controller says what should leave. The member that is asked checks by itself whether that is safe as far as it
 knows, and does nothing otherwise. Open segments leave by planned switches. Copies of a sealed segment leave its record
-by a transaction of the segment's server. It needs `min_copies` complete copies that stay, on members that it can reach.
+by a transaction of the segment's server. It needs `min_copies` in-sync copies that stay, on members that it can reach.
 A server that must leave itself hands the right to one of these members in the same transaction; the new server waits as
 any new server does. If another transaction comes first, this one is not tried again here: the controller looks again,
 and asks again.

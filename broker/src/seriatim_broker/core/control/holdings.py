@@ -56,8 +56,8 @@ def _report(broker: BrokerState, partition: Partition | None, no: int, without: 
         return NOT_KNOWN
     epoch = partition.chain.epoch
     if log.record.sealed_len is not None:
-        whole = log.is_whole and log.durable >= log.tail and no not in partition.repairs
-        return CopyReport(Standing.WHOLE if whole else Standing.PARTIAL, log.tail, epoch)
+        in_sync = log.is_in_sync and log.durable >= log.tail and no not in partition.repairs
+        return CopyReport(Standing.IN_SYNC if in_sync else Standing.PARTIAL, log.tail, epoch)
     if partition.chain.open_segment.no == no and log.active and log.unbroken:
         return CopyReport(_of_open(broker, partition.chain, log, without), log.commit, epoch)
     return CopyReport(Standing.PARTIAL, log.commit, epoch)

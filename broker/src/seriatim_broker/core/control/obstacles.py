@@ -29,7 +29,7 @@ class Around:
         takers: Live brokers of broker groups that are not closed. New copies go to them.
         has_whole_broker_group: Whether a broker group that is not closed is complete. Open segments go to such a
             one.
-        min_copies: The number of complete copies that a segment needs.
+        min_copies: The number of in-sync copies that a segment needs.
     """
 
     closed: Set[str]

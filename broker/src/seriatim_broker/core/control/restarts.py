@@ -108,7 +108,7 @@ def judge(need: Need, reports: Reports, is_there: Callable[[MemberId], bool]) ->
     if need.state is SegmentState.OPEN:
         return _judge_open(need, answers.get(need.ask[0]), place)
     for member, report in answers.items():
-        if report.standing is Standing.WHOLE and is_there(member):
+        if report.standing is Standing.IN_SYNC and is_there(member):
             return Finding(Verdict.SAFE, f"{member.broker} holds the whole of {place}", need, report.index)
     away = [member.broker for member in need.ask if not is_there(member)]
     silent = [member.broker for member in need.ask if member not in answers and is_there(member)]
@@ -122,7 +122,7 @@ def judge(need: Need, reports: Reports, is_there: Callable[[MemberId], bool]) ->
 
 def _judge_open(need: Need, report: CopyReport | None, place: str) -> Finding:
     master = need.ask[0].broker
-    if report is None or report.standing in (Standing.UNKNOWN, Standing.WHOLE, Standing.PARTIAL):
+    if report is None or report.standing in (Standing.UNKNOWN, Standing.IN_SYNC, Standing.PARTIAL):
         return Finding(
             Verdict.UNKNOWN,
             f"{master}, the master of {place}, does not answer which messages the other members have",

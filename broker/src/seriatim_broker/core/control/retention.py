@@ -219,7 +219,7 @@ def to_pass(chain: Chain, readers: Iterable[Reader]) -> list[tuple[int, str]]:
 def limited_by_tables(chain: Chain, no: int) -> int:
     """That segment, or an earlier one, so that all segments before it may be emptied without losing a producer table.
 
-    Rule `table-kept` (I9, I13): a segment whose producer table is needed is emptied only if it has two complete copies.
+    Rule `table-kept` (I9, I13): a segment whose producer table is needed is emptied only if it has two in-sync copies.
     A member that was away makes its table from the batches. Without the batches it must get the table from another
     member. Without the rule:
       1. Am has the whole segment. As was away.

@@ -1,4 +1,4 @@
-"""Copies: what makes and keeps two complete copies of a sealed segment.
+"""Copies: what makes and keeps two in-sync copies of a sealed segment.
 
 copying          this member completes its copy of a segment
 repair           this member rewrites a damaged copy

@@ -43,7 +43,7 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes:
             _go_on(broker, partition, segment.no)
         elif broker.member in segment.members:
             log = partition.logs.get(segment.no)
-            if log is None or not log.is_whole or _lacks_table(partition, chain, segment):
+            if log is None or not log.is_in_sync or _lacks_table(partition, chain, segment):
                 partition.copies = put(partition.copies, segment.no, Copying())
                 _go_on(broker, partition, segment.no)
 
@@ -83,13 +83,13 @@ def _go_on(broker: BrokerState, partition: Partition, no: int) -> None:
         return
     if log is None or log.record.sealed_len is None:
         log = _begin_log(broker, partition, segment)
-    if log.tail == segment.sealed_len and not log.is_whole:
+    if log.tail == segment.sealed_len and not log.is_in_sync:
         broker.out.note("copy differs", partition.id, segment=no)
         copying.differed = True
         log.start_over(broker, _table_at_open(partition, segment), partition.blocks)
         if log.record.copied_from:
             forget_table(broker, partition, log)
-    if log.is_whole and not _lacks_table(partition, chain, segment):
+    if log.is_in_sync and not _lacks_table(partition, chain, segment):
         if not _is_stored(broker, copying, log):
             copying.wake_us = broker.now.mono_us + broker.config.retry_us
             broker.wake(copying.wake_us, TimerKind.COPY, partition.id, no)
@@ -187,7 +187,7 @@ def _ask(broker: BrokerState, partition: Partition, segment: Segment, log: Segme
         assert partition.chain is not None
         lacks = _lacks_table(partition, partition.chain, segment)
         is_end = bool(log.record.copied_from)
-        want_table, want_end = lacks and not is_end, lacks and is_end and log.is_whole
+        want_table, want_end = lacks and not is_end, lacks and is_end and log.is_in_sync
         broker.send(
             copying.asked,
             CopyRequest(partition.id, segment.no, log.tail, config.copy_bytes, want_table, want_end),
@@ -227,7 +227,7 @@ def _sources(broker: BrokerState, partition: Partition, segment: Segment, log: S
     """
     others = segment.tail_copies if segment.tail_from is not None and log.tail >= segment.tail_from else ()
     following = partition.chain.after(segment.no) if partition.chain is not None else None
-    if log.record.copied_from and log.is_whole and following is not None and not following.incomplete_table:
+    if log.record.copied_from and log.is_in_sync and following is not None and not following.incomplete_table:
         others = (*others, *following.members)
     sources = dict.fromkeys((segment.server, *segment.eligible, *segment.members, *others))
     return [member for member in sources if member != broker.member]
@@ -236,7 +236,7 @@ def _sources(broker: BrokerState, partition: Partition, segment: Segment, log: S
 def on_copy_request(broker: BrokerState, partition: Partition, sender: MemberId, message: CopyRequest) -> None:
     """Another member copies a sealed segment: read the batches for it, or answer from a tail copy."""
     log = partition.logs.get(message.segment_no)
-    if log is not None and log.is_whole and log.record.sealed_len is not None and message.from_index >= log.start:
+    if log is not None and log.is_in_sync and log.record.sealed_len is not None and message.from_index >= log.start:
         serial = broker.new_serial()
         kind = ReadKind.COPY
         if message.want_table or message.want_end_table:
@@ -336,7 +336,7 @@ def on_log_read(
     if with_table:
         table = _end_table(broker, partition, no) if is_end else table_at_open(broker, partition, no)
     log = partition.logs.get(no)
-    nothing_to_read = log is not None and log.is_whole and from_index == log.tail
+    nothing_to_read = log is not None and log.is_in_sync and from_index == log.tail
     available = (bool(batches) or nothing_to_read) and (table is not None or not with_table)
     broker.send(to, CopyAnswer(partition.id, no, from_index, available, batches or (), table, is_end))
 
@@ -374,7 +374,7 @@ def on_copy_answer(broker: BrokerState, partition: Partition, sender: MemberId, 
     chain = partition.chain
     if good and chain is not None and segment is not None and _lacks_table(partition, chain, segment):
         is_end = bool(log.record.copied_from)
-        good = (message.table is not None and message.is_end_table == is_end) or (is_end and not log.is_whole)
+        good = (message.table is not None and message.is_end_table == is_end) or (is_end and not log.is_in_sync)
         if good and message.table is not None:
             _take_table(broker, partition, log, message.table)
     for batch in message.batches:
@@ -416,7 +416,7 @@ def on_stored(broker: BrokerState, partition: Partition, no: int) -> None:
 
 
 def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, copying: Copying) -> None:
-    """The copy is complete: add it to the record as a member, then ask the server to list it as eligible, then end."""
+    """The copy is in sync: add it to the record as a member, then ask the server to list it as eligible, then end."""
     if broker.member not in segment.members:
         list_whole(broker, partition)
         # `record.amend` continues as soon as it may. This copy looks again all the same, so that nothing that is in
@@ -444,7 +444,7 @@ def _be_listed(broker: BrokerState, partition: Partition, chain: Chain, segment:
 def list_whole(broker: BrokerState, partition: Partition) -> None:
     """Add this member to the records of all segments that it has copied, in one transaction.
 
-    It is added as a member only where the copy is complete and on the disk at this moment (COPY).
+    It is added as a member only where the copy is in sync and on the disk at this moment (COPY).
     """
     chain = partition.chain
     if chain is None or not partition.copies or not partition.may_amend(broker):
@@ -469,8 +469,8 @@ def list_whole(broker: BrokerState, partition: Partition) -> None:
 def _is_done(
     broker: BrokerState, partition: Partition, chain: Chain, segment: Segment, log: SegmentLog, copying: Copying
 ) -> bool:
-    """Whether the copy is complete, with its producer table, and on the disk."""
-    is_whole = log.is_whole and not log.record.quarantined and not _lacks_table(partition, chain, segment)
+    """Whether the copy is in sync, with its producer table, and on the disk."""
+    is_whole = log.is_in_sync and not log.record.quarantined and not _lacks_table(partition, chain, segment)
     return is_whole and _is_stored(broker, copying, log)
 
 

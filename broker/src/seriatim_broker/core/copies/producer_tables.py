@@ -51,7 +51,7 @@ def is_kept(chain: Chain, no: int) -> bool:
 def let_go(broker: BrokerState, partition: Partition, chain: Chain, segment: Segment) -> None:
     """Forget the producer table that a sealed segment was opened with, if no switch and no reader needs it any more.
 
-    The uncertain tail of the segment before came with that table. It stays until the record lists two complete copies
+    The uncertain tail of the segment before came with that table. It stays until the record lists two in-sync copies
     of that segment (docs/internals/switch.md, step 4).
     """
     log = partition.logs.get(segment.no)
@@ -99,7 +99,7 @@ def table_after(partition: Partition, no: int) -> ProducerTable | None:
         return ProducerTable()
     if segment.state is SegmentState.LOST:
         return ProducerTable() if no == chain.segments[0].no else partition.before_tables.get(no)
-    if segment.state is not SegmentState.SEALED or segment.sealed_len is None or log is None or not log.is_whole:
+    if segment.state is not SegmentState.SEALED or segment.sealed_len is None or log is None or not log.is_in_sync:
         return None
     if partition.chosen_preparation(segment) is None:
         return None  # a copy under way has not got the table yet that the segment was opened with

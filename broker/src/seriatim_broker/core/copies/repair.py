@@ -27,7 +27,7 @@ from . import copying
 def begin(broker: BrokerState, partition: Partition, no: int) -> None:
     """A read found damage in the copy here: begin to repair it, unless its repair has begun already."""
     log = partition.logs.get(no)
-    if no in partition.repairs or log is None or not log.is_whole:
+    if no in partition.repairs or log is None or not log.is_in_sync:
         return
     partition.repairs = put(partition.repairs, no, Repair(log.start, log.record.begin.checksum))
     broker.out.note("copy_damaged", partition.id, segment=no)

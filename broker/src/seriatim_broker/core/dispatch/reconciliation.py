@@ -44,8 +44,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
             return
     chain = chain.sharing(decided)
     changes = chain.changes_since(known)
-    partition.chain = chain
-    partition.revision = revision
+    partition.take_up(chain, revision)
     switch_attempts.on_learned(broker, partition)
     _note_step(broker, partition, known, chain, changes)
     broker.watch_peers(partition.id, chain)

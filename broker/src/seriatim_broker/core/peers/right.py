@@ -191,7 +191,7 @@ def _may_take(broker: BrokerState, partition: Partition, segment: Segment) -> bo
     #   1. Bm copies segment 2, and has half of it. The server Am becomes silent.
     #   2. Bm takes the right, and serves the first half.
     #   3. Consumers never get the second half, because the server of segment 2 does not have it (I1).
-    if not log.is_whole or disks.is_hung(broker, broker.member):
+    if not log.is_in_sync or disks.is_hung(broker, broker.member):
         return False
     if not _is_silent(broker, segment.server):
         return False
@@ -207,7 +207,7 @@ def want_another(broker: BrokerState, partition: Partition, segment: Segment, *,
     # Rule `server-unmissed` (I13): a member that needs the server asks for another one. Without it:
     #   1. The server of segment 2 is gone, and no consumer group reads segment 2 any more.
     #   2. Only a server lists a copy as eligible, and only a server reports the producer table.
-    #   3. Segment 2 has one complete copy for ever, and a segment after it that needs its table is never delivered.
+    #   3. Segment 2 has one in-sync copy for ever, and a segment after it that needs its table is never delivered.
     take_over(broker, partition, segment.no, segment.server_epoch)
     for member in dict.fromkeys((*segment.eligible, *segment.members)):
         if member not in (broker.member, segment.server):

@@ -214,6 +214,14 @@ class Partition(State):
             or (self.chain is None and self.logs)
         )
 
+    def take_up(self, chain: Chain, revision: int) -> None:
+        """From now on this is the newest record, also for what is served here."""
+        self.chain, self.revision = chain, revision
+        for consumer_group in self.consumer_groups.values():
+            served = consumer_group.served
+            if served is not None:
+                served.segment = chain.segment(served.segment.no) or served.segment
+
     def awaits_newer(self, chain: Chain | None) -> bool:
         """Whether a newer record than this one is known to exist."""
         return self.awaited.epoch > (chain.epoch if chain is not None else 0)

@@ -223,7 +223,7 @@ class SegmentLog(State):
         return self.table
 
     @property
-    def is_whole(self) -> bool:
+    def is_in_sync(self) -> bool:
         """Whether it is sealed, and this member has all of it, with the sealed checksum."""
         record = self.record
         return (
@@ -519,7 +519,7 @@ class SegmentLog(State):
             self.record = replace(
                 record, switch_attempt=segment.switch_attempt, sealed_len=length, sealed_checksum=checksum
             )
-        if self.is_whole and length is not None and checksum is not None:
+        if self.is_in_sync and length is not None and checksum is not None:
             self.tail_checksum = checksum
             self.tail = length
             if self.size_bytes == segment.sealed_bytes:
@@ -557,7 +557,7 @@ class SegmentLog(State):
         self.tail, self.tail_checksum, self.size_bytes = start
         # Rule `begun-is-durable` (COPY): the log counts as durable only when its new beginning is on the disk.
         # Without it:
-        #   1. Bm begins a copy of a stub. A stub has no message, so the copy is complete at once, in memory.
+        #   1. Bm begins a copy of a stub. A stub has no message, so the copy is in sync at once, in memory.
         #   2. The server lists Bm. Bm restarts, and its disk knows nothing of the segment.
         #   3. The record names a copy that is not there (I14).
         self.durable = 0
@@ -567,7 +567,7 @@ class SegmentLog(State):
         broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.content_no))
 
     def start_over(self, broker: BrokerState, table: Table, blocks: Mapping[bytes, IdleBlock] = NOTHING) -> None:
-        """This copy differs from what was sealed: forget it, and begin to copy it again from a complete member."""
+        """This copy differs from what was sealed: forget it, and begin to copy it again from an in-sync member."""
         broker.out.write(Truncate(self.partition, self.no, self.start, None))
         self._begin_at(broker, self.record.begin)
         if self.start:

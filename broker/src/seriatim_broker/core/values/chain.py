@@ -283,7 +283,7 @@ def add_eligible(chain: Chain, no: int, *members: MemberId) -> Chain:
 
 
 def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
-    """List a member that has a new complete copy of a sealed segment."""
+    """List a member that has a new in-sync copy of a sealed segment."""
     old = _require(chain, no)
     assert old.state is SegmentState.SEALED
     assert member not in old.members
@@ -291,7 +291,7 @@ def add_copy(chain: Chain, no: int, member: MemberId) -> Chain:
 
 
 def replace_copy(chain: Chain, no: int, member: MemberId, dead: MemberId) -> Chain:
-    """List a member that has a new complete copy, in place of a dead member, in one step."""
+    """List a member that has a new in-sync copy, in place of a dead member, in one step."""
     old = _require(chain, no)
     assert old.state is SegmentState.SEALED
     assert member not in old.members

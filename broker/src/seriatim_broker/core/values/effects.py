@@ -145,8 +145,8 @@ class ForwardBatches:
 class ReadChain:
     """Read the partition's chain record, linearizably; answered by `ChainRead`.
 
-    `known`: this broker knew a record or was told of one, is prepared for a segment, or keeps a tail copy. So if there
-    is no record, the partition may have been deleted.
+    `known`: this broker knew a record, another one reported one, or this one is prepared for a segment or keeps a tail
+    copy. So if there is no record, the partition may have been deleted.
     """
 
     partition: PartitionId

@@ -516,7 +516,7 @@ class ServerHeard:
 
 @dataclass(frozen=True, slots=True)
 class HealRequest:
-    """The controller asks a member to become a complete copy of a sealed segment, in place of a dead member."""
+    """The controller asks a member to become an in-sync copy of a sealed segment, in place of a dead member."""
 
     partition: PartitionId
     segment_no: int
@@ -553,14 +553,14 @@ class CopiesQuestion:
 class Standing(enum.IntEnum):
     """What a member says of its copy of a segment. The numbers are those of the wire.
 
-    UNKNOWN, WHOLE and PARTIAL are about any segment. The others come from the master of an open segment, in the member
-    run that opened it. IN_STEP: every other member has all below the commit, and the segment could move to another
-    broker group. OUT_OF_STEP: a member lacks messages. NOWHERE_TO_GO: no other broker group could take the segment.
-    An answer of a newer version that this one does not know proves nothing: it is UNKNOWN.
+    UNKNOWN, IN_SYNC and PARTIAL are about any segment. The others come from the master of an open segment, in the
+    member run that opened it. IN_STEP: every other member has all below the commit, and the segment could move to
+    another broker group. OUT_OF_STEP: a member lacks messages. NOWHERE_TO_GO: no other broker group could take the
+    segment. An answer of a newer version that this one does not know proves nothing: it is UNKNOWN.
     """
 
     UNKNOWN = 0
-    WHOLE = 1
+    IN_SYNC = 1
     PARTIAL = 2
     IN_STEP = 3
     OUT_OF_STEP = 4

@@ -26,6 +26,14 @@ So each transaction that makes a cursor also writes one key of the topic (`Keys.
 that key before it looks for groups. The transaction by which the partitions belong to the topic compares it. If it
 fails, the controller looks again. A group that is configured or deleted meanwhile has another revision of its cursor,
 which the transaction that writes its new cursors compares.
+
+Rule `growth-after-rebuild` (I1): no topic grows while a rebuild writes. Without it:
+  1. The coordinator is restored as it was before group g was made. The rebuild begins.
+  2. The topic grows. The controller finds no cursor of g, and the new partition belongs to the topic without one.
+  3. The rebuild writes the cursors of g on the old partitions. A consumer of g joins the new one at the end.
+
+The transaction by which the partitions belong to the topic compares this, too. The controller tries again until the
+rebuild has ended.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 from seriatim_api.errors import (
     BadRequestError,
+    CoordinatorBehindError,
     CoordinatorRefusedError,
     DeadlineExceededError,
     NotServingError,
@@ -45,6 +46,7 @@ from ...interfaces.coordinator import (
     absent,
     mod_revision_is,
 )
+from ..coordinator.group_epochs import EpochFloor
 from ..coordinator.keys import Keys
 from ..coordinator.operator_lease import Guard, unguarded
 from ..driver.driver import Driver, ask
@@ -336,9 +338,9 @@ class Topics:
             await self._create_partitions(record)
             compares: list[Compare] = []
             if record.growing_partition_ids:
-                seen = await self._extend_groups(record)
+                none_rebuilt, none_made = await self._extend_groups(record)
                 tries += 1
-                compares += [seen] if tries <= GROUP_TRIES_MAX else []
+                compares += [none_rebuilt, none_made] if tries <= GROUP_TRIES_MAX else [none_rebuilt]
             item = await self._coordinator.get(self._keys.topic(record.name))
             written = records_pb2.TopicRecord.FromString(item.value) if item is not None else None
             if (
@@ -364,14 +366,24 @@ class Topics:
                     return ready
             record = written
 
-    async def _extend_groups(self, record: records_pb2.TopicRecord) -> Compare:
+    async def _extend_groups(self, record: records_pb2.TopicRecord) -> tuple[Compare, Compare]:
         """Give the topic's groups cursors on the new partitions, and the groups' dead-letter topics as many partitions.
 
         Returns:
-            What a transaction compares so that no group was made since (rule `growth-sees-groups`).
+            What a transaction compares so that no rebuild has begun since, and that no group was made since (rules
+            `growth-after-rebuild` and `growth-sees-groups`).
+
+        Raises:
+            CoordinatorBehindError: A rebuild has begun, and not ended.
         """
         made = self._keys.cursors_made(record.name)
-        item = await self._coordinator.get(made)
+        read = await self._coordinator.txn((), [Get(made), Get(self._keys.group_epoch)])
+        item, floor = read.responses[0].item, EpochFloor.of(read.responses[1].item)
+        if floor.is_rebuilding:
+            raise CoordinatorBehindError(
+                f"topic {record.name!r} has not grown: a rebuild of the coordinator has begun. When it has ended, the "
+                "partitions are added. If it was interrupted, run seriatim coordinator rebuild again"
+            )
         known = [PartitionId(id_) for id_ in record.partition_ids]
         added = [PartitionId(id_) for id_ in record.growing_partition_ids]
         groups = await groups_on(self._coordinator, self._keys, known)
@@ -387,7 +399,7 @@ class Topics:
                 pass  # it has more partitions already
             except SeriatimError as exc:
                 _log.warning("dead_letter_topic_not_extended", topic=name, source=record.name, error=str(exc))
-        return mod_revision_is(made, item.mod_revision if item is not None else 0)
+        return floor.unchanged(self._keys), mod_revision_is(made, item.mod_revision if item is not None else 0)
 
     async def _create_partitions(self, record: records_pb2.TopicRecord) -> None:
         """Make the partitions of a topic that do not exist yet."""

@@ -44,13 +44,13 @@ class Copies(NamedTuple):
 
     Attributes:
         listed: All of them. One that came back may lack the end of the segment, until it has copied it.
-        whole: Those that surely have the whole segment: the eligible ones of a sealed segment
+        in_sync: Those whose copies are surely in sync: the eligible ones of a sealed segment
             (`Segment.has_two_copies`). Under load a member may be left out for a moment. A segment that is not sealed
             has no others than the listed ones.
     """
 
     listed: frozenset[MemberId]
-    whole: frozenset[MemberId]
+    in_sync: frozenset[MemberId]
 
 
 class Standing(NamedTuple):
@@ -394,10 +394,10 @@ def summary_of(record: records_pb2.ChainRecord) -> broker_pb2.ChainSummary:
         summary.dropped_messages = first.base + first.start
     told: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     for one, count in copies_of(record).items():
-        disks = tuple(sorted(map(str, one.whole)))  # a broker with a new disk has nothing of what was on the old one
+        disks = tuple(sorted(map(str, one.in_sync)))  # a broker with a new disk has nothing of what was on the old one
         told[tuple(sorted(member.broker for member in one.listed)), disks] += count
-    for (listed, whole), count in sorted(told.items()):
-        summary.copies.add(brokers=listed, segment_count=count, whole=whole)
+    for (listed, in_sync), count in sorted(told.items()):
+        summary.copies.add(brokers=listed, segment_count=count, in_sync=in_sync)
     return summary
 
 

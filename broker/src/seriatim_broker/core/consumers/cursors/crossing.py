@@ -39,7 +39,7 @@ def cross_if_done(served: Served) -> None:
         return
     # `safe_acked` may be above the length, if the consumer group acknowledged messages that suspects lost later.
     # Messages that retention dropped need no acknowledgement.
-    if max(ledger.safe_acked, log.start) < log.tail or not log.is_whole:
+    if max(ledger.safe_acked, log.start) < log.tail or not log.is_in_sync:
         return
     if consumer_group.writing is not None or consumer_group.cursor_write is not None:
         return

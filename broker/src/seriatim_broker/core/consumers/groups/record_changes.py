@@ -19,10 +19,6 @@ from . import operations, progress, questions, without_consumers
 
 def on_learned(broker: BrokerState, partition: Partition, known: Chain | None, chain: Chain) -> None:
     """The chain record changed: stop serving where another member serves now, and continue with everything else."""
-    for consumer_group in partition.consumer_groups.values():
-        served = consumer_group.served
-        if served is not None:
-            served.segment = chain.segment(served.segment.no) or served.segment
     for consumer_group in list(partition.consumer_groups.values()):
         if consumer_group.phase is ConsumerGroupPhase.LOADING:
             if consumer_group.questions and consumer_group.segment_no:

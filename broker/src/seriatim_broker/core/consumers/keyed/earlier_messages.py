@@ -66,7 +66,7 @@ def _is_here(partition: Partition, offset: int) -> bool:
     """Whether this disk has a message of an earlier segment."""
     no, index = split_offset(offset)
     log = partition.logs.get(no)
-    return log is not None and log.is_whole and index >= log.start
+    return log is not None and log.is_in_sync and index >= log.start
 
 
 def _ask(served: KeyedServed, fetch: Fetch) -> None:

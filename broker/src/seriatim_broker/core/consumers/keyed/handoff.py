@@ -60,7 +60,7 @@ def hand_off_if_done(served: KeyedServed) -> None:
     broker, consumer_group = served.broker, served.group
     keyed, log = served.keyed, served.log
     if (
-        not log.is_whole
+        not log.is_in_sync
         or not served.is_serving
         or consumer_group.writing is not None
         or (keyed.handoff.frozen is None and consumer_group.cursor_write is not None)  # the next term is being written

@@ -1,7 +1,7 @@
 """Range reads: batches of [from, to) of a partition, for readers without a consumer group.
 
-Messages below the commit never change, and all complete copies of a sealed segment are the same. So a range read needs
-no serving right. Any member with a complete copy reads a sealed segment. Any member reads the open segment, below the
+Messages below the commit never change, and all in-sync copies of a sealed segment are the same. So a range read needs
+no serving right. Any member with an in-sync copy reads a sealed segment. Any member reads the open segment, below the
 commit that it knows.
 
 A range is read in steps. The servicer asks for each step. A step reads the disk at most once, and its answer says one

@@ -39,13 +39,13 @@ def answer(broker: BrokerState, partition: Partition, event: SurveyPartition) ->
 
 
 def readable_below(partition: Partition, segment: Segment) -> int | None:
-    """The index below which this member may read a segment; None if it has no complete copy.
+    """The index below which this member may read a segment; None if it has no in-sync copy.
 
     Rule `range-above-commit` (I6): a range read ends below the commit. Without it:
       1. The master has a at index 40, and its commit is 40. A range read gives a.
       2. A switch seals the segment at 40, and the master truncates a. The reader has a message that does not exist.
 
-    Rule `range-parts` (RANGE, I3): ranges are read from complete copies. Without it:
+    Rule `range-parts` (RANGE, I3): ranges are read from in-sync copies. Without it:
       1. A member has copied 100 of the 800 messages of a sealed segment.
       2. A reader believes that the segment ends at 100, and continues in the next one. 700 messages are missing.
     """
@@ -54,4 +54,4 @@ def readable_below(partition: Partition, segment: Segment) -> int | None:
         return None
     if segment.state is SegmentState.OPEN or log.record.sealed_len is None:
         return log.readable_below
-    return log.record.sealed_len if log.is_whole else None
+    return log.record.sealed_len if log.is_in_sync else None
