@@ -36,18 +36,10 @@ class SegmentBuilder:
         """The next batch."""
         body = self._random.randbytes(size_bytes) if body is None else body
         raw = make_header(
-            partition=self.partition,
-            message_count=count,
-            producer=self.producer,
-            producer_epoch=1,
-            base_sequence=self.sequence,
-            first_timestamp_ms=1,
-            last_timestamp_ms=2,
-            body_length=len(body),
-            body_crc=crc32c(0, body),
-            flags=flags,
-            stage=b"s" * 16 if flags & FLAG_STAGED else bytes(16),
-        )
+            partition=self.partition, message_count=count, producer=self.producer, producer_epoch=1,
+            base_sequence=self.sequence, first_timestamp_ms=1, last_timestamp_ms=2, body_length=len(body),
+            body_crc=crc32c(0, body), flags=flags, stage=b"s" * 16 if flags & FLAG_STAGED else bytes(16),
+        )  # fmt: skip
         header = place(
             parse_header(raw),
             segment=self.segment,

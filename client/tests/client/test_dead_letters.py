@@ -55,16 +55,9 @@ class Topic:
         log = self.logs[partition]
         return Reader()
 
-    def add(
-        self,
-        key: bytes | None,
-        value: bytes | None = b"v",
-        partition: int = 0,
-        sent: Any = (("n", b"h"),),
-        **origin: Any,
-    ) -> int:
+    def add(self, key: bytes | None, value: bytes | None = b"v", partition: int = 0, **origin: Any) -> int:
         """A dead letter. Returns its offset."""
-        log = self.logs[partition]
+        log, sent = self.logs[partition], origin.pop("sent", (("n", b"h"),))
         fields: dict[str, Any] = {"topic": "orders", "partition": partition, "offset": make_offset(3, len(log))}
         fields |= {"group": "billing", "attempts": 5, "reason": "no", "time_ms": 7}
         found = DeadLetterOrigin(**(fields | origin))

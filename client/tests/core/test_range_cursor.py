@@ -22,24 +22,11 @@ def _batches(segment: int, *counts: int) -> list[BatchHeader]:
     index = value = 0
     for count in counts:
         raw = make_header(
-            partition=_P,
-            message_count=count,
-            producer=b"p" * 16,
-            producer_epoch=0,
-            base_sequence=index,
-            first_timestamp_ms=0,
-            last_timestamp_ms=0,
-            body_length=4,
-            body_crc=index,
-        )
-        header = place(
-            parse_header(raw),
-            segment=segment,
-            base_index=index,
-            append_time_ms=5,
-            previous_checksum=value,
-            checksum=_crc,
-        )
+            partition=_P, message_count=count, producer=b"p" * 16, producer_epoch=0, base_sequence=index,
+            first_timestamp_ms=0, last_timestamp_ms=0, body_length=4, body_crc=index,
+        )  # fmt: skip
+        where = {"segment": segment, "base_index": index, "append_time_ms": 5, "previous_checksum": value}
+        header = place(parse_header(raw), **where, checksum=_crc)
         found.append(header)
         index, value = header.end_index, header.checksum
     return found
