@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 from seriatim_api.errors import CompactedError
-from seriatim_broker.interfaces.coordinator import Put
+from seriatim_broker.interfaces.coordinator import Listing, Put
 from seriatim_broker.runtime.coordinator.mirror import mirror
 from seriatim_broker.runtime.coordinator.rebuilt_watches import RebuiltWatches
 from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore, StoreCopy
@@ -99,6 +100,39 @@ async def test_watch_ends_also_between_two_changes() -> None:
     again = world.coordinator.watch("m/b", start_revision=2)
     async with contextlib.aclosing(again) as batches:
         assert (await anext(batches)).events[0].item.value == b"1"
+
+
+@pytest.mark.parametrize("is_in_list", [True, False], ids=["answer", "delivery"])
+async def test_rebuild_between_list_and_watch_is_noticed(*, is_in_list: bool) -> None:
+    """The list was answered before the restore. A watch from its revision on would be silent."""
+    world, calls = World(), 0
+    inner = world.coordinator._coordinator
+    listed = inner.list
+
+    def rebuild() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            world.store.restore(world.older)
+            world.put("m/c", b"1")
+            world.coordinator.end_watches()
+
+    async def slow(prefix: str, **options: Any) -> Listing:
+        listing = await listed(prefix, **options)
+        rebuild()
+        return listing
+
+    def changed(values: Mapping[str, bytes], keys: Sequence[str]) -> None:
+        world.changed(values, keys)
+        if not is_in_list:
+            rebuild()
+
+    if is_in_list:
+        inner.list = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(mirror(world.coordinator, "m/", changed, keys_per_call_max=1))
+    await world.until(world.has_read(100))
+    assert world.copy == {"m/a": b"19", "m/c": b"1"}
+    task.cancel()
 
 
 async def test_time_of_the_caller_is_no_rebuild() -> None:

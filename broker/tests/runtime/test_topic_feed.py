@@ -15,7 +15,7 @@ from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.core.values.chain import declare_lost, trim
 from seriatim_broker.core.values.segment import SegmentState as State
 from seriatim_broker.core.values.segment import Start
-from seriatim_broker.interfaces.coordinator import Delete, Put
+from seriatim_broker.interfaces.coordinator import Delete, KeyValue, Put
 from seriatim_broker.rpc.calls.limits import MESSAGE_SIZE_BYTES_MAX
 from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive
 from seriatim_broker.runtime.coordinator.keys import Keys
@@ -211,6 +211,25 @@ async def test_after_a_rebuild_a_chain_of_a_lower_revision_counts_and_the_same_o
         world.coordinator.end_watches()
         await seen.until("a", 6, 1)
         assert [entry.topic.name for one in seen.responses[told:] for entry in one.changed] == ["a"]
+
+
+async def test_rebuild_while_everything_is_listed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.make("a", 1)
+    older, get = world.store.copy(), world.coordinator.get
+    world.make("b", 2)
+
+    async def counter(key: str) -> KeyValue | None:
+        monkeypatch.undo()
+        world.store.restore(older)
+        world.coordinator.end_watches()
+        return await get(key)
+
+    monkeypatch.setattr(world.coordinator, "get", counter)
+    async with watching(world) as seen:
+        await seen.take_all()
+        world.make("c", 3)
+        await seen.until("c", 1, 3)
 
 
 async def test_the_next_watcher_gets_everything_and_the_watches_end_with_the_last_one() -> None:

@@ -36,6 +36,7 @@ async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_p
     while True:
         try:
             listing = await coordinator.list(prefix)
+            watch = coordinator.watch(prefix, start_revision=listing.revision + 1, prefix=True)
             found = {item.key: item.value for item in listing.items}
             keys = [key for key in {**values, **found} if values.get(key) != found.get(key)]
             values = found
@@ -45,9 +46,7 @@ async def mirror(coordinator: Coordinator, prefix: str, changed: Changed, keys_p
                     changed(values, keys[begin : begin + per_call])
                     await asyncio.sleep(0)
             first = False
-            async with contextlib.aclosing(
-                coordinator.watch(prefix, start_revision=listing.revision + 1, prefix=True)
-            ) as batches:
+            async with contextlib.aclosing(watch) as batches:
                 async for batch in batches:
                     for event in batch.events:
                         if event.kind is EventKind.PUT:

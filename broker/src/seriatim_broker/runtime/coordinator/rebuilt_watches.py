@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from seriatim_api.errors import CompactedError
 
-from ...interfaces.coordinator import Coordinator, WatchBatch
+from ...interfaces.coordinator import Coordinator, Listing, WatchBatch
 
 
 class RebuiltWatches:
@@ -33,7 +34,6 @@ class RebuiltWatches:
         self._rebuild_count = 0
         self._waiting: dict[asyncio.Timeout, None] = {}  # of the watches that wait for a change, as they began to
         self.get = coordinator.get
-        self.list = coordinator.list
         self.txn = coordinator.txn
         self.grant = coordinator.grant
         self.keep_alive = coordinator.keep_alive
@@ -46,14 +46,28 @@ class RebuiltWatches:
         for limit in self._waiting:
             limit.reschedule(asyncio.get_running_loop().time())
 
-    async def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
+    async def list(self, prefix: str, **options: Any) -> Listing:
+        """Read all keys that begin with `prefix`, as `Coordinator.list` does: again if a rebuild is noticed meanwhile.
+
+        The answer may be older than the restore, and a watch from its revision on would be silent.
+        """
+        while True:
+            count = self._rebuild_count
+            listing = await self._coordinator.list(prefix, **options)
+            if count == self._rebuild_count:
+                return listing
+
+    def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> AsyncGenerator[WatchBatch, None]:
         """Follow a key, or all keys under a prefix, as `Coordinator.watch` does.
 
         Raises:
-            CompactedError: As there; or the coordinator was rebuilt since this watch began.
+            CompactedError: As there; or the coordinator was rebuilt since this call, which the caller makes as soon as
+                it has the list. It need not begin to read the watch then.
             PreconditionError: As there.
         """
-        count = self._rebuild_count
+        return self._watch(self._rebuild_count, key, start_revision, prefix)
+
+    async def _watch(self, count: int, key: str, start_revision: int, prefix: bool) -> AsyncGenerator[WatchBatch, None]:
         watch = self._coordinator.watch(key, start_revision=start_revision, prefix=prefix)
         async with contextlib.aclosing(watch) as batches:
             while count == self._rebuild_count:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -19,7 +19,7 @@ from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, records_pb2
 
-from ...interfaces.coordinator import Coordinator, Event, EventKind, KeyValue
+from ...interfaces.coordinator import Coordinator, Event, EventKind, KeyValue, WatchBatch
 from .keys import CHAINS_PER_PAGE, Keys, partition_of
 from .pages import read_whole
 from .records import join_pages, members_from_record, record_name
@@ -37,6 +37,8 @@ RETRY_S = 0.2
 _SETTLED = (records_pb2.SEGMENT_STATE_SEALED, records_pb2.SEGMENT_STATE_LOST)
 
 _log = structlog.get_logger(__name__)
+
+Watch = AsyncGenerator[WatchBatch, None]
 
 
 class Copies(NamedTuple):
@@ -225,8 +227,7 @@ class WatchedTopics:
         while True:
             pause_s = RETRY_S
             try:
-                revision = await self._list()
-                await self._follow(revision + 1)
+                await self._follow(*await self._list())
             except* CompactedError:
                 pause_s = 0.0
             except* SeriatimError as exc:
@@ -235,9 +236,13 @@ class WatchedTopics:
 
     # ---- everything ----
 
-    async def _list(self) -> int:
-        """Read everything. Returns a revision up to which nothing is missing."""
+    async def _list(self) -> tuple[Watch, Watch]:
+        """Read everything. Returns watches of topics and chains, from a revision up to which nothing is missing."""
         listing = await self._coordinator.list(self._keys.topics)
+        topics, chains = (
+            self._coordinator.watch(prefix, start_revision=listing.revision + 1, prefix=True)
+            for prefix in (self._keys.topics, self._keys.chains)
+        )
         for item in listing.items:
             self._put_topic(item)
         found: set[int] = set()
@@ -258,19 +263,16 @@ class WatchedTopics:
             self._is_listed = True
             for watcher in self.watchers:
                 watcher.begin(self._topics, self._chains)
-        return listing.revision
+        return topics, chains
 
     # ---- and what changes ----
 
-    async def _follow(self, revision: int) -> None:
+    async def _follow(self, topics: Watch, chains: Watch) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_prefix(self._keys.topics, revision, self._on_topics), name="topics")
-            group.create_task(self._follow_prefix(self._keys.chains, revision, self._on_chains), name="chains")
+            group.create_task(self._take(topics, self._on_topics), name="topics")
+            group.create_task(self._take(chains, self._on_chains), name="chains")
 
-    async def _follow_prefix(
-        self, prefix: str, revision: int, take: Callable[[Sequence[Event]], Awaitable[None]]
-    ) -> None:
-        watch = self._coordinator.watch(prefix, start_revision=revision, prefix=True)
+    async def _take(self, watch: Watch, take: Callable[[Sequence[Event]], Awaitable[None]]) -> None:
         async with contextlib.aclosing(watch) as batches:
             async for batch in batches:
                 await take(batch.events)
