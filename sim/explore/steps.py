@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from seriatim._core import producer as producing
-from seriatim_api.batch import make_header, parse_header
 from seriatim_api.ids import MemberId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -17,6 +16,7 @@ from seriatim_broker.core.values.messages import DATA, Heartbeat, HeartbeatAnswe
 from seriatim_broker.core.values.states import freeze_value
 from seriatim_broker.testing.memory_disk import DiskImage
 
+from ..basics.batches import header_of
 from ..basics.schedule import Violation
 from .cores import Numbers, core_key
 from .state import DOWN, NAMES, PARTITION, PRODUCER, QUESTION, WALL_MS, Draft, Limits, Place, Stream
@@ -55,20 +55,10 @@ class Steps:
     def _append(self, send: int) -> ev.Append:
         effect = self.messages.values[send]
         body = effect.batch_id.to_bytes(8, "big")
-        header = make_header(
-            partition=PARTITION,
-            message_count=1,
-            producer=PRODUCER,
-            producer_epoch=effect.producer_epoch,
-            base_sequence=effect.base_sequence,
-            first_timestamp_ms=0,
-            last_timestamp_ms=0,
-            body_length=len(body),
-            body_crc=0,
-        )
+        header = header_of(PARTITION, PRODUCER, body, epoch=effect.producer_epoch, sequence=effect.base_sequence)
         request = self._request(send)
         level = int(ev.AckLevel.REPLICATED_FLUSHED)
-        return ev.Append(request, PARTITION, parse_header(header), body, effect.producer_run, effect.starts_run, level)
+        return ev.Append(request, PARTITION, header, body, effect.producer_run, effect.starts_run, level)
 
     def _request(self, send: int) -> int:
         self._sends[send + 10] = self.messages.values[send]

@@ -96,21 +96,10 @@ def fence_answer(
 ) -> msg.FenceAnswer:
     """What a fenced member answers."""
     return filled(
-        msg.FenceAnswer,
-        partition=P,
-        segment_no=no,
-        switch=switch,
-        fenced=fenced,
-        length=length,
-        checksum=value,
-        unbroken=unbroken,
-        commit=commit,
-        last_append_ms=last_append_ms,
-        table=table,
-        incomplete_table=incomplete,
-        tail=tail,
-        size_bytes=0 if length is not None else None,
-    )
+        msg.FenceAnswer, partition=P, segment_no=no, switch=switch, fenced=fenced, length=length, checksum=value,
+        unbroken=unbroken, commit=commit, last_append_ms=last_append_ms, table=table, incomplete_table=incomplete,
+        tail=tail, size_bytes=0 if length is not None else None,
+    )  # fmt: skip
 
 
 def control_record(*fields: Any, **named: Any) -> CursorState:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
 
 import pytest
 from seriatim_api.errors import CompactedError
@@ -102,37 +101,30 @@ async def test_watch_ends_also_between_two_changes() -> None:
         assert (await anext(batches)).events[0].item.value == b"1"
 
 
-@pytest.mark.parametrize("is_in_list", [True, False], ids=["answer", "delivery"])
-async def test_rebuild_between_list_and_watch_is_noticed(*, is_in_list: bool) -> None:
-    """The list was answered before the restore. A watch from its revision on would be silent."""
-    world, calls = World(), 0
-    inner = world.coordinator._coordinator
+async def test_list_that_a_rebuild_overtakes_is_made_again() -> None:
+    """It was answered before the restore. A watch from its revision on would be silent."""
+    world = World()
+    inner, restores = world.coordinator._coordinator, [world.older]
     listed = inner.list
 
-    def rebuild() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            world.store.restore(world.older)
-            world.put("m/c", b"1")
+    async def slow(prefix: str) -> Listing:
+        listing = await listed(prefix)
+        while restores:
+            world.store.restore(restores.pop())
             world.coordinator.end_watches()
-
-    async def slow(prefix: str, **options: Any) -> Listing:
-        listing = await listed(prefix, **options)
-        rebuild()
         return listing
 
-    def changed(values: Mapping[str, bytes], keys: Sequence[str]) -> None:
-        world.changed(values, keys)
-        if not is_in_list:
-            rebuild()
+    inner.list = slow  # type: ignore[method-assign, assignment]
+    assert [item.key for item in (await world.coordinator.list("m/")).items] == ["m/a"]
 
-    if is_in_list:
-        inner.list = slow  # type: ignore[method-assign]
-    task = asyncio.create_task(mirror(world.coordinator, "m/", changed, keys_per_call_max=1))
-    await world.until(world.has_read(100))
-    assert world.copy == {"m/a": b"19", "m/c": b"1"}
-    task.cancel()
+
+async def test_watch_that_is_read_after_the_rebuild_ends() -> None:
+    """Its caller delivers the list first."""
+    coordinator = World().coordinator
+    watch = coordinator.watch("m/", start_revision=900, prefix=True)
+    coordinator.end_watches()
+    with pytest.raises(CompactedError, match="rebuilt"):
+        await anext(watch)
 
 
 async def test_time_of_the_caller_is_no_rebuild() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import random
 
-from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, make_header, parse_header, place
+from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.values.log import Batch, LocalSegment, Preparation, PutBatch, TailCopy
 from seriatim_broker.core.values.producers import Changes, Entry, ProducerTable, Window, pack_table, pack_window
 from seriatim_broker.core.values.segment import Start
+
+from broker.tests.headers import header_of
 
 MEMBERS = (MemberId("g0-0", "a" * 32), MemberId("g0-1", "b" * 32))
 ATTEMPT = b"attempt-00000001"
@@ -35,19 +37,15 @@ class SegmentBuilder:
     def batch(self, size_bytes: int = 100, count: int = 1, *, flags: int = 0, body: bytes | None = None) -> Batch:
         """The next batch."""
         body = self._random.randbytes(size_bytes) if body is None else body
-        raw = make_header(
-            partition=self.partition, message_count=count, producer=self.producer, producer_epoch=1,
-            base_sequence=self.sequence, first_timestamp_ms=1, last_timestamp_ms=2, body_length=len(body),
-            body_crc=crc32c(0, body), flags=flags, stage=b"s" * 16 if flags & FLAG_STAGED else bytes(16),
+        stage = b"s" * 16 if flags & FLAG_STAGED else bytes(16)
+        raw = header_of(
+            body, partition=self.partition, message_count=count, producer=self.producer, producer_epoch=1,
+            base_sequence=self.sequence, first_timestamp_ms=1, last_timestamp_ms=2, flags=flags, stage=stage,
         )  # fmt: skip
         header = place(
-            parse_header(raw),
-            segment=self.segment,
-            base_index=self.index,
-            append_time_ms=self.time_ms,
-            previous_checksum=self.checksum,
-            checksum=crc32c,
-        )
+            parse_header(raw), segment=self.segment, base_index=self.index, append_time_ms=self.time_ms,
+            previous_checksum=self.checksum, checksum=crc32c,
+        )  # fmt: skip
         self.table.record(header)
         self.index, self.checksum, self.sequence = header.end_index, header.checksum, self.sequence + count
         batch = Batch(header, body)
