@@ -7,32 +7,32 @@ MUTATIONS = mutations("""
 forwarding-ends-once: a message that has a forwarder's number ends in no other way
 @ core.consumers.keyed.dead_letters._send
   served.poll(ANSWER_US, TimerKind.KEYS)
-+ for name, _ in keyed.forwarder.sent:
++ for name, _ in forwarder.sent:
 +     keyed.line.queue(keyed.line.keys[name])
 @ core.state.keyed.key.Key.is_held
 + return self.phase is KeyPhase.PARKED
 numbered-is-durable: a dead letter is sent only when its number is durable on every eligible member
-@ core.consumers.keyed.dead_letters._ready
-+ ready = [one for one in served.keyed.forwarder.waiting.values() if one.number and one.row is not None]
+@ core.state.numbered_sending.NumberedSending.ready
++ ready = [one for one in self.waiting.values() if one.number and one.row is not None]
 + return sorted(ready, key=lambda one: one.number)
 in-order-of-numbers: dead letters are sent in the order of their numbers, without gaps
-@ core.consumers.keyed.dead_letters._ready
-- if forward.row is None or not is_durable:
+@ core.state.numbered_sending.NumberedSending.ready
+- if item.row is None or not is_durable(item.written):
 -     break
-+ if forward.row is None or not is_durable:
++ if item.row is None or not is_durable(item.written):
 +     continue
 - return ready
 + return ready[-1:]
 passed-is-stored: a message is passed only when its dead letter is stored
-@ core.consumers.keyed.dead_letters.on_done
-- sent[: event.stored_count]
+@ core.state.numbered_sending.NumberedSending.answered
+- sent[:stored_count]
 + sent
 numbers-have-a-term [letters-restored]: each term of a forwarder counts on its own
 @ core.state.keyed.rows.rows_to_hand_off
   rows = handed_rows(known.items())
 + from ...values.ledger_rows import write_forwarder
 + rows = [*rows, write_forwarder(dispatcher.forwarder.next_number)]
-@ core.state.keyed.forwarder.Forwarder.give_number
+@ core.state.numbered_sending.NumberedSending.give_number
 - max(self.next_number, first_number(term))
 + max(self.next_number, 1)
 lost-is-noted [letters-lost]: what is declared lost is noted for consumers that come later

@@ -15,9 +15,10 @@ from seriatim_api.dead_letters import dead_letter_producer
 from seriatim_api.errors import DeadlineExceededError, NotServingError, SeriatimError
 from seriatim_api.ids import PartitionId, parse_offset, split_offset
 from seriatim_broker.core.state.consumers import KeyedServed
+from seriatim_broker.core.state.numbered_sending import producer_epoch_of, term_of_number
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, DeadLetterRead, ForwardsDone
-from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow, producer_epoch_of, term_of_number
+from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
 from ..basics.interfaces import Cluster, CoreProcess, checksum

@@ -14,6 +14,7 @@ from seriatim_broker.core.consumers.groups import without_consumers
 from seriatim_broker.core.consumers.groups.figures import figures_of
 from seriatim_broker.core.consumers.keyed.earlier_messages import TRIES_MAX
 from seriatim_broker.core.state.keyed.grants import Fetch
+from seriatim_broker.core.state.numbered_sending import first_number
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
@@ -23,9 +24,7 @@ from seriatim_broker.core.values.keyed import (
     DeadLetterRow,
     Exhausted,
     KeyOperation,
-    KeyPhase,
     SeenKey,
-    first_number,
 )
 from seriatim_broker.core.values.kinds import ReadKind, TimerKind
 from seriatim_broker.core.values.ledger_rows import count_keys, read_rows, write_forwarder
@@ -121,92 +120,6 @@ def test_a_dead_letter_is_sent_only_when_its_number_is_on_both_disks() -> None:
     assert bench.numbers() == [1]
 
 
-def test_what_is_forwarded_ends_in_no_other_way() -> None:
-    bench = forwarding("ab")
-    (run_a, _) = bench.runs()
-    bench.nack(run_a)
-    bench.deliver()
-    bench.acks(run_a)
-    bench.wait(2 * SECOND, (M01,))
-    assert bench.keyed.line.keys[b"ka"].phase is KeyPhase.FORWARDING
-    assert bench.granted() == []
-
-
-def test_dead_letters_are_sent_again_under_their_numbers_and_in_their_order() -> None:
-    bench = forwarding("abcd")
-    bench.fail("a", "b", "c")
-    bench.deliver()
-    first = bench.asked()[-1]
-    bench.done(1, errors.NotServingError("the master has moved"))
-    assert bench.asked() == []
-    bench.wait(200 * MS, (M01,))
-    (again,) = bench.asked()
-    assert again.letters[: len(first.letters) - 1] == first.letters[1:]
-
-
-def test_a_message_that_cannot_be_read_gets_no_number_and_holds_up_no_other() -> None:
-    bench = forwarding("ab")
-    bench.unreadable = set(offsets([0]))
-    bench.fail("a", "b")
-    bench.deliver()
-    assert bench.numbers() == [1]
-    bench.done()
-    bench.unreadable = set()
-    for _ in range(4):
-        bench.deliver(200 * MS)
-    assert bench.numbers() == [2]
-    assert bench.keyed.line.keys[b"ka"].sequence == first_number(TERM) + 1
-
-
-def test_at_most_sixteen_have_a_number() -> None:
-    keys = "abcdefghijklmnopqrst"
-    bench = forwarding(keys)
-    bench.fail(*keys)
-    bench.deliver()
-    assert max(key.sequence for key in bench.keyed.line.keys.values()) == first_number(TERM) + 15
-    while bench.asked():
-        bench.done()
-        bench.deliver()
-    assert bench.keyed.forwarder.next_number == first_number(TERM) + len(keys)
-    assert not bench.keyed.line.keys
-
-
-def test_while_the_topic_takes_nothing_people_are_told_once_and_other_keys_go_on() -> None:
-    bench = forwarding("abb")
-    bench.fail("a")
-    for _ in range(40):
-        bench.deliver(400 * MS)
-        if bench.asked():
-            bench.done(0, errors.UnknownTopicError("there is no topic 'dead'"))
-    assert bench.notes().count("dead_letters_refused") == 1
-    assert bench.keyed.forwarder.refusal == "there is no topic 'dead'"
-    for _ in range(20):
-        bench.deliver(400 * MS)
-        if bench.asked():
-            break
-    bench.done()
-    assert bench.notes().count("dead_letters_taken") == 1
-    assert bench.keyed.forwarder.refusal == ""
-
-
-def test_a_new_server_goes_on_with_the_number_that_is_on_its_disk() -> None:
-    bench = forwarding("ab")
-    bench.fail("a", "b")
-    bench.deliver()
-    bench.done(1, errors.NotServingError("gone"))
-    bench.deliver()
-    known = bench.part.cursors[GROUP]
-    rows = tuple(LedgerRow(1, GROUP, name, value) for name, value in bench.rows().items())
-    successor = Forwarding("ab", cursors=(known,), rows=rows)
-    successor.serve()
-    successor.keyed.handoff.rests_until_us = 0  # all of the segment is read, so it tried to hand over first
-    for _ in range(3):
-        successor.deliver(100 * MS)
-    (request,) = successor.asked()
-    assert [letter.number for letter in request.letters] == [2]
-    assert successor.keyed.forwarder.next_number == first_number(TERM) + 2
-
-
 class Later(Forwarding):
     """A server in a later term."""
 
@@ -221,44 +134,6 @@ def later(bench: Forwarding, keys: str) -> Later:
     found = Later(keys, cursors=(bench.part.cursors[GROUP],), rows=rows)
     found.serve()
     return found
-
-
-class Table:
-    """What the master of the dead-letter topic stores: of each producer only what has a higher producer epoch."""
-
-    def __init__(self) -> None:
-        self.newest: dict[bytes, int] = {}
-        self.bodies: list[bytes] = []
-
-    def store(self, bench: Forwarding) -> None:
-        """Take the request that is under way, and answer that all of it is stored."""
-        (request,) = bench.asked()
-        for letter in request.letters:
-            if letter.number > self.newest.get(request.producer, 0):
-                self.newest[request.producer] = letter.number
-                self.bodies.append(letter.row.body)
-        bench.done()
-
-
-def test_numbers_that_were_given_in_belief_of_an_older_cursor() -> None:
-    """Rule `numbers-have-a-term`."""
-    table = Table()
-    former = forwarding("abcd")
-    runs = former.runs()
-    former.nack(runs[0])
-    former.deliver()
-    table.store(former)
-    former.deliver()
-    present = later(former, "abcd")  # the group has moved on
-    for run in runs[1:3]:  # an older copy of the coordinator is back: the former server continues too
-        former.nack(run)
-        former.deliver()
-        table.store(former)
-    present.fail("d")
-    present.deliver()
-    table.store(present)
-    assert b"letter of %d" % offsets([3])[0] in table.bodies
-    assert "dead_lettered" in present.notes()
 
 
 def test_a_number_of_an_earlier_term_is_sent_as_it_was() -> None:
@@ -299,16 +174,6 @@ def test_a_message_that_retention_dropped_takes_its_number_with_it() -> None:
     bench.deliver(200 * MS)
     assert bench.granted() == [[1]]
     assert not bench.keyed.forwarder.waiting
-
-
-def test_a_group_without_consumers_goes_on_until_its_dead_letters_are_stored() -> None:
-    bench = forwarding("ab")
-    bench.fail("a")
-    bench.do(ev.ConsumerGone(1))
-    bench.deliver()
-    bench.done()
-    bench.deliver()
-    assert GROUP not in bench.part.consumer_groups
 
 
 def alone_with_a_stored_dead_letter() -> Forwarding:
@@ -480,24 +345,6 @@ def test_a_read_for_the_forwarder_that_a_person_ended_ends_in_peace() -> None:
     assert serial not in bench.core.state.reads
 
 
-def test_an_answer_counts_for_the_number_that_was_sent() -> None:
-    bench = forwarding("aab")
-    bench.fail("a")
-    bench.deliver()
-    assert bench.numbers() == [1]
-    key = bench.keyed.line.keys[b"ka"]
-    bench.keyed.pass_first(key)  # retention dropped the first message, and what was begun for it ends
-    bench.keyed.line.requeue(key)
-    bench.wait(200 * MS, (M01,))
-    bench.deliver()
-    bench.fail("a")
-    (request,) = bench.asked()
-    bench.do(ev.ForwardsDone(P, GROUP, request.serial, 1, None))
-    bench.deliver()
-    assert [forward.offset for forward in bench.keyed.forwarder.waiting.values()] == list(offsets([1]))
-    assert "dead_lettered" not in bench.notes()
-
-
 # ---- memory ------------------------------------------------------------------------------------------------
 
 
@@ -545,7 +392,8 @@ def test_a_group_whose_dead_letter_topic_takes_nothing_keeps_no_messages_in_memo
         bench.deliver(400 * MS)
         if bench.asked():
             bench.done(0, errors.UnknownTopicError("there is no topic 'dead'"))
-    assert bench.keyed.forwarder.refusal
+    assert bench.keyed.forwarder.refusal == "there is no topic 'dead'"
+    assert bench.notes().count("dead_letters_refused") == 1
     bench.clear()
     asked = 0
     for _ in range(40):
@@ -561,6 +409,7 @@ def test_a_group_whose_dead_letter_topic_takes_nothing_keeps_no_messages_in_memo
         if bench.asked():
             bench.done()
     assert not bench.keyed.forwarder.waiting, "all are stored when it takes dead letters again"
+    assert bench.notes().count("dead_letters_taken") == 1
 
 
 # ---- without consumers -------------------------------------------------------------------------------------

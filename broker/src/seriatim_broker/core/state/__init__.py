@@ -19,4 +19,6 @@ ledger       what a consumer group has acknowledged, and which members have that
 dispatcher   which consumer is given messages, and how far
 keyed        the same where order counts within a key
 window       which indexes are passed in such a consumer group
+
+numbered_sending  what a server appends to another partition, each item once: dead letters
 """

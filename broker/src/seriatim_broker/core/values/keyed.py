@@ -256,24 +256,6 @@ class DeadLetterRow(NamedTuple):
     is_keyed: bool
 
 
-_NUMBER_BITS: Final = 32
-
-
-def first_number(term: int) -> int:
-    """The first number that a forwarder gives in a term: the high bits are the term, the low 32 bits a count from 1."""
-    return term << _NUMBER_BITS | 1
-
-
-def term_of_number(number: int) -> int:
-    """The term in which a forwarder gave the number."""
-    return number >> _NUMBER_BITS
-
-
-def producer_epoch_of(number: int) -> int:
-    """The producer epoch of the batch of a dead letter: the count of its number in its term."""
-    return number & ((1 << _NUMBER_BITS) - 1)
-
-
 class DeadLetter(NamedTuple):
     """A dead letter under the count of its number, which is the producer epoch of its batch."""
 

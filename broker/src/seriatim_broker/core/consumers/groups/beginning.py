@@ -103,7 +103,7 @@ def _go_on_begun(served: Served) -> None:
         if not keyed_rows.read_some(keyed, served.broker.config.keys_at_once, served.broker.now):
             served.go_on_next_step(TimerKind.KEYS)
             return
-        served.group.forwards_alone = False  # from now on, `keyed.forwarder.waiting` keeps the consumer group here
+        served.group.forwards_alone = False  # from now on, what waits in `keyed.forwarder` keeps it here
         for consumer in served.group.consumers:
             outcomes.claim(served, consumer)
         if keyed.handoff.is_begun:

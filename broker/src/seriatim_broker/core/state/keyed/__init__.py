@@ -13,7 +13,7 @@ end of the grant without an acknowledgement.
     line        keys in line: ready ones, delayed ones, singles
     grants      which consumer works on which messages, and what is read for it
     lists       messages that were set aside
-    forwarder   messages on their way to the dead-letter topic
+    forwarder   a message on its way to the dead-letter topic
     handoff     the state comes from the last server, and goes to the next one
     dispatcher  all of them together: what happens to a key and its messages
     frames      frames that are cut because not all of their messages have room

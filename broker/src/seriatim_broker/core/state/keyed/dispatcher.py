@@ -14,8 +14,9 @@ from ...values.keyed import KeyCounts, KeyPhase
 from ...values.ledger_rows import CarriedGrant
 from ...values.states import State
 from ..dispatcher import Consumer
+from ..numbered_sending import NumberedSending
 from ..window import Window
-from .forwarder import Forward, Forwarder
+from .forwarder import LIMITS, Forward
 from .grants import Grant, Grants
 from .handoff import Handoff
 from .key import Key
@@ -53,7 +54,7 @@ class KeyedDispatcher(State):
     line: KeysInLine = field(default_factory=KeysInLine)
     grants: Grants = field(init=False)
     lists: Lists = field(init=False)
-    forwarder: Forwarder = field(default_factory=Forwarder)
+    forwarder: NumberedSending[Forward] = field(default_factory=lambda: NumberedSending(LIMITS))
     handoff: Handoff = field(default_factory=Handoff)
 
     def __post_init__(self) -> None:

@@ -166,8 +166,7 @@ def read_some(dispatcher: KeyedDispatcher, count: int, now: Moment) -> bool:
         return False
     dispatcher.handoff.unread = None
     heapify(dispatcher.lists.firsts)
-    forwards = sorted(dispatcher.forwarder.waiting.items(), key=lambda item: (not item[1].number, item[1].number))
-    dispatcher.forwarder.waiting = dict(forwards)
+    dispatcher.forwarder.taken_up()
     dispatcher.carry(unread.grants, now.mono_us)
     return True
 
