@@ -49,6 +49,7 @@ from .rpc.calls.outbound import BrokerCalls
 from .rpc.calls.services import Services
 from .rpc.calls.transport import PLAIN, TlsTransport, Transport
 from .rpc.distributed.forwards import Forwards
+from .rpc.distributed.master_appends import MasterAppends
 from .rpc.distributed.places import Places
 from .rpc.distributed.publisher import Publisher
 from .rpc.distributed.staged_data import StagedData
@@ -415,7 +416,7 @@ class Broker:
         self._staging = StagedData(self._services, self._calls, places)
         self._publisher = Publisher(self._services, self._calls, places, self._staging)
         self._driver.on_fetch(self._staging.fetch)
-        self._forwards = Forwards(self._services, self._calls)
+        self._forwards = Forwards(self._services, MasterAppends(self._services, self._calls))
         self._driver.on_forward(self._forwards.forward)
         runtime.stage_floors.on_read(self._staging.manifest)
         runtime.unfinished_publications.on_finish(self._publisher.finish_again)

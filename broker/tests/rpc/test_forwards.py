@@ -20,8 +20,9 @@ from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import Append, ResolveProducer
 from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
-from seriatim_broker.rpc.distributed import forwards
+from seriatim_broker.rpc.distributed import forwards, master_appends
 from seriatim_broker.rpc.distributed.forwards import Forwards
+from seriatim_broker.rpc.distributed.master_appends import MasterAppends
 from seriatim_broker.rpc.servicers.dead_letters import DeadLettersServicer
 
 from broker.tests.headers import header_of
@@ -53,7 +54,7 @@ class Cluster:
         self.answers: list[Any] = []  # of other brokers
         self.complaints: list[int | None] = []
         self._replies: dict[int, Callable[[Any], None]] = {}
-        self.forwards = Forwards(cast(Any, self), cast(Any, self))
+        self.forwards = Forwards(cast(Any, self), MasterAppends(cast(Any, self), cast(Any, self)))
         self.servicer = DeadLettersServicer(cast(Any, self), self.forwards, BODIES, None)
 
     async def topic(self, name: str) -> records_pb2.TopicRecord:
@@ -113,7 +114,7 @@ class RefusedError(Exception):
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    monkeypatch.setattr(forwards, "PAUSE_S", 0.001)
+    monkeypatch.setattr(master_appends, "PAUSE_S", 0.001)
     return Cluster()
 
 

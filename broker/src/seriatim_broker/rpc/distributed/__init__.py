@@ -1,7 +1,8 @@
 """What a broker can do only together with others. These protocols span brokers; the core decides each step of them.
 
-publisher    decides a publication in one transaction, and has the masters of its partitions carry it out
-staged_data  finds a staged batch or a manifest, on this broker's disk or on another one's
-forwards     carries batches to the master of another partition: dead letters, replayed copies, resolutions
-places       finds the places of messages, in this broker's segments and in those of others
+publisher       decides a publication in one transaction, and has the masters of its partitions carry it out
+staged_data     finds a staged batch or a manifest, on this broker's disk or on another one's
+forwards        carries dead letters, replayed copies and resolutions to a partition of a topic
+master_appends  appends batches of brokers' own producers to a partition, wherever its master is
+places          finds the places of messages, in this broker's segments and in those of others
 """

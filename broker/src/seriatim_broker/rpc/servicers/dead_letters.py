@@ -66,7 +66,7 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
         if self._names is not None:
             await self._names.check(calling_broker(context), context)
         batches = self._batches(request)
-        stored = await self._forwards.append_here(
+        stored = await self._forwards.masters.append_here(
             PartitionId(request.partition_id), batches, remaining_s(context) * 0.9
         )
         answer = dead_letters_pb2.AppendForwardedResponse(offsets=stored.offsets)
@@ -113,16 +113,8 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
             of_partition = list(group)
             for begin in range(0, len(of_partition), COPIES_AT_ONCE):
                 part = of_partition[begin : begin + COPIES_AT_ONCE]
-                try:
-                    stored = await self._forwards.append(
-                        origin,
-                        number,
-                        partial(self._copies, place, part),
-                        max(until - time.monotonic(), 0.1),
-                    )
-                except SeriatimError as exc:
-                    error = exc
-                    break
+                left_s = max(until - time.monotonic(), 0.1)
+                stored = await self._forwards.append(origin, number, partial(self._copies, place, part), left_s)
                 offsets += stored.offsets
                 error = stored.error
                 if error is not None:
