@@ -332,6 +332,7 @@ def test_a_read_for_the_forwarder_that_a_person_ended_ends_in_peace() -> None:
     bench.fail("a")
     bench.deliver()
     forward = bench.keyed.forwarder.waiting[b"ka"]
+    assert (forward.number, forward.tries) == (0, 1), "only what can be sent gets a number"
     serial = forward.reading = bench.core.state.new_serial()
     bench.core.state.reads[serial] = (ReadKind.KEYS, P, 1, GROUP, 0)
     fetch = Fetch(offsets([0]), list(offsets([0])), tries=TRIES_MAX)  # no member has the message
