@@ -243,12 +243,7 @@ def test_a_restart_goes_on_where_the_checkpoint_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "offsets",
-    [
-        {"v": 1, "t": {"payments": {"id": "x", "p": {}}}},
-        {"v": 9, "t": {}},
-        {"orders": {"0": 5}},
-    ],
+    "offsets", [{"v": 1, "t": {"payments": {"id": "x", "p": {}}}}, {"v": 9, "t": {}}, {"orders": {"0": 5}}]
 )
 def test_a_checkpoint_of_another_query_is_refused(offsets: dict[str, Any]) -> None:
     query = Query()

@@ -95,8 +95,7 @@ async def test_the_gate_asks_the_members(tmp_path: Path) -> None:
             answer = await until(lambda: there.check(master), lambda answer: not is_safe(answer))
             await until(lambda: admin_chain(cluster, there), lambda chain: len(chain.segments) == 2)
             answer = await until(
-                lambda: there.check(master),
-                lambda answer: answer.verdict == operations_pb2.RESTART_VERDICT_PEER_AWAY,
+                lambda: there.check(master), lambda answer: answer.verdict == operations_pb2.RESTART_VERDICT_PEER_AWAY
             )
             assert (answer.partition_id, answer.segment) == (partition, 1)
         unknown = operations_pb2.CheckRestartRequest(broker="g9-0")

@@ -17,9 +17,7 @@ def write(directory: Path, authority: trustme.CA, *names: str, expired: bool = F
     directory.mkdir(exist_ok=True)
     files = TlsFiles(directory / "ca.crt", directory / "tls.crt", directory / "tls.key")
     issued = authority.issue_cert(
-        *names,
-        not_before=LONG_AGO if expired else None,
-        not_after=LESS_LONG_AGO if expired else None,
+        *names, not_before=LONG_AGO if expired else None, not_after=LESS_LONG_AGO if expired else None
     )
     authority.cert_pem.write_to_path(str(files.ca))
     issued.cert_chain_pems[0].write_to_path(str(files.cert))

@@ -29,14 +29,7 @@ from seriatim_broker.core.values.keyed import (
 )
 from seriatim_broker.core.values.kinds import PrepareRefusal, ReplicateRefusal
 from seriatim_broker.core.values.log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, TailCopy
-from seriatim_broker.core.values.producers import (
-    BlockName,
-    Entry,
-    IdleBlock,
-    Table,
-    pack_table,
-    pack_window,
-)
+from seriatim_broker.core.values.producers import BlockName, Entry, IdleBlock, Table, pack_table, pack_window
 from seriatim_broker.core.values.segment import AT_ZERO, Segment, SegmentState, Start
 from seriatim_broker.rpc.links import codec, peer_frames
 from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive

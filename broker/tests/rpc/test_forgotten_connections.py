@@ -35,7 +35,7 @@ class Other:
                 self._answer,
                 request_deserializer=broker_pb2.ListTopicsRequest.FromString,
                 response_serializer=broker_pb2.ListTopicsResponse.SerializeToString,
-            ),
+            )
         }
         self.server = grpc.aio.server(options=(*SERVER_OPTIONS, ("grpc.http2.min_ping_interval_without_data_ms", 10)))
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("seriatim.v1.Admin", handlers),))

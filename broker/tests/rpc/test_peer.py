@@ -11,13 +11,7 @@ from seriatim_api.errors import BadRequestError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import peer_pb2
 from seriatim_broker.core.values import messages as m
-from seriatim_broker.core.values.producers import (
-    WINDOW_BATCHES,
-    Entry,
-    Table,
-    pack_table,
-    pack_window,
-)
+from seriatim_broker.core.values.producers import WINDOW_BATCHES, Entry, Table, pack_table, pack_window
 from seriatim_broker.interfaces.link import PeerSilentError
 from seriatim_broker.rpc.links import peer_frames
 from seriatim_broker.rpc.links.link import LinkDialer

@@ -53,11 +53,7 @@ async def carry(connection: Connection) -> str:
 
 @asynccontextmanager
 async def acceptor(
-    files: TlsFiles,
-    addresses: dict[str, str] | None = None,
-    *,
-    asks: bool = True,
-    loaded: asyncio.Event | None = None,
+    files: TlsFiles, addresses: dict[str, str] | None = None, *, asks: bool = True, loaded: asyncio.Event | None = None
 ) -> AsyncIterator[str]:
     """Broker b with its certificates; it knows the addresses of others, and has no coordinator to ask who they are."""
     known = {"a": "127.0.0.1:7100"} if addresses is None else addresses

@@ -9,15 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 import pytest_asyncio
-from seriatim_api.batch import (
-    FLAG_CONTROL,
-    FLAG_FIRED,
-    FLAG_HELD,
-    FLAG_LATE,
-    FLAG_NAMES,
-    FLAG_RELEASED,
-    MAGIC,
-)
+from seriatim_api.batch import FLAG_CONTROL, FLAG_FIRED, FLAG_HELD, FLAG_LATE, FLAG_NAMES, FLAG_RELEASED, MAGIC
 from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_from_proto, from_status

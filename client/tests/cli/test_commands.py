@@ -15,16 +15,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from seriatim import (
-    Balance,
-    BrokerLoad,
-    GroupKey,
-    HeadMove,
-    SendError,
-    WriterDescription,
-    history,
-    partition_of_key,
-)
+from seriatim import Balance, BrokerLoad, GroupKey, HeadMove, SendError, WriterDescription, history, partition_of_key
 from seriatim.cli import main
 from seriatim.cli._execution import connection
 from seriatim.cli._rendering.notes import Note, describe_note

@@ -114,11 +114,7 @@ async def test_what_may_be_given_for_bytes_and_integers() -> None:
             while len(messages) < 3:
                 messages += await consumer.fetch(3, 5)
         assert [message.timestamp_ms for message in messages] == [5, 6, 7]
-        assert (messages[0].key, messages[0].headers, messages[0].tag) == (
-            b"k",
-            {"h": b"1"},
-            PI,
-        )
+        assert (messages[0].key, messages[0].headers, messages[0].tag) == (b"k", {"h": b"1"}, PI)
 
 
 async def test_nulls_and_repeated_names_come_as_they_were_sent() -> None:

@@ -211,9 +211,7 @@ def test_messages_of_the_last_seconds_outlive_an_outage(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("call", [Producer.flush, Producer.close])
 @WAYS
 def test_flush_and_close_end_in_time(
-    fail: Callable[[_Application], None],
-    call: Callable[[Producer], Awaitable[Any]],
-    monkeypatch: pytest.MonkeyPatch,
+    fail: Callable[[_Application], None], call: Callable[[Producer], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
         async with _application() as application:

@@ -79,6 +79,4 @@ async def test_a_broker_that_jumps_and_says_nothing_is_found_out() -> None:
 def test_the_command_notes_from_where_to_where_and_how_many() -> None:
     notes: list[Note] = []
     Notes(notes.append).gap(GAP)
-    assert notes == [
-        Note("gap", 0, make_offset(1, 0), make_offset(1, 2), "dropped by retention, 2 messages at most"),
-    ]
+    assert notes == [Note("gap", 0, make_offset(1, 0), make_offset(1, 2), "dropped by retention, 2 messages at most")]

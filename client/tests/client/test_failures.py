@@ -64,11 +64,7 @@ async def _wait(delivery: Any) -> Any:
 
 
 async def test_one_producer_that_fails_leaves_others_of_the_client_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with (
-        connected() as (cluster, client),
-        client.producer("t") as bad,
-        client.producer("t") as good,
-    ):
+    async with connected() as (cluster, client), client.producer("t") as bad, client.producer("t") as good:
         await (await bad.send(b"0"))
         await (await good.send(b"1"))
 

@@ -161,15 +161,9 @@ async def test_a_stream_whose_heartbeats_stay_unanswered_is_given_up(asked: list
         assert [message.value for message in await consumer.fetch(1, 10)] == [b"a"]
 
 
-async def test_batches_of_a_lapsed_grant_do_not_reach_the_application(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_batches_of_a_lapsed_grant_do_not_reach_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a pause of the whole process: the messages lie in its memory, and others have continued with them."""
-    async with (
-        connected() as (_, client),
-        client.producer("t") as producer,
-        client.consumer("t", "g") as consumer,
-    ):
+    async with connected() as (_, client), client.producer("t") as producer, client.consumer("t", "g") as consumer:
         await (await producer.send_many([b"a", b"b", b"c"]))
         (first,) = await consumer.fetch(1, 10)
         assert (first.value, first.attempt) == (b"a", 1)
@@ -208,10 +202,7 @@ async def test_a_consumer_of_a_deleted_topic_ends_and_asks_no_more(asked: list[i
     async with running(2) as cluster:
         cluster.create_topic("t", 2)
         bootstrap = [broker.address for broker in cluster.brokers]
-        async with (
-            Client.connect(bootstrap) as client,
-            client.consumer("t", "g", partitions=[0, 1]) as consumer,
-        ):
+        async with Client.connect(bootstrap) as client, client.consumer("t", "g", partitions=[0, 1]) as consumer:
             await until(lambda: len(consumer.joined) == 2)
             if not is_told:
                 for partition in cluster.partitions.values():

@@ -657,9 +657,7 @@ async def test_a_shared_consumer_asks_for_its_mode() -> None:
         assert {join.mode for join in group.joins} == {SHARED}
 
 
-async def test_a_failure_at_most_once_loses_only_its_message(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_failure_at_most_once_loses_only_its_message(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
 
     async def handle(message: Message) -> None:

@@ -135,9 +135,7 @@ async def test_each_watch_has_its_own_error() -> None:
             await client._caller.topic(broker_pb2.GetTopicRequest(topic="u"), 2.0, within_s=60.0)
 
 
-async def test_many_consumers_ask_an_older_broker_as_often_as_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_many_consumers_ask_an_older_broker_as_often_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seriatim._topic_changes.LOOK_S", 0.2)
     async with running(1) as cluster:
         cluster.is_old = True
@@ -168,9 +166,7 @@ async def test_many_consumers_ask_an_older_broker_as_often_as_one(
             await until(lambda: all(consumer.joined == (0, 1) for consumer in consumers))
 
 
-async def test_an_answer_about_a_deleted_topic_is_not_for_a_new_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_answer_about_a_deleted_topic_is_not_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with connected() as (cluster, client):
         caller = client._caller
         cluster.grow_topic("t", 3)
@@ -211,9 +207,7 @@ async def test_watches_share_a_waiting_question_and_the_last_ends_it() -> None:
         assert not client._caller._waiting
 
 
-async def test_a_waiting_client_asks_another_broker_when_one_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_waiting_client_asks_another_broker_when_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seriatim._topic_changes.WAIT_S", 0.05)
     async with connected(brokers=2) as (cluster, client), client.producer("t") as producer:
         first, second = cluster.brokers

@@ -237,9 +237,7 @@ async def test_of_many_brokers_those_named_longest_ago_make_room() -> None:
     assert not kept
 
 
-async def test_a_silent_broker_is_tried_after_growing_pauses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_silent_broker_is_tried_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     slept = asyncio.sleep
 

@@ -144,12 +144,7 @@ def test_end_that_an_outdated_server_says_leads_to_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    "event",
-    [
-        Delivered(2, 3, ((0, 4),), 0, 0, 1, 9),
-        Skipped(2, 3, 0, 4),
-        Dropped(2, make_offset(3, 0), 3, 4, 4),
-    ],
+    "event", [Delivered(2, 3, ((0, 4),), 0, 0, 1, 9), Skipped(2, 3, 0, 4), Dropped(2, make_offset(3, 0), 3, 4, 4)]
 )
 def test_server_of_an_earlier_group_epoch_is_outdated(event: Delivered | Skipped | Dropped) -> None:
     """The group was moved back to 1:10, and the older copy of the coordinator does not know that."""
@@ -375,12 +370,7 @@ def test_leaving_sends_the_last_ack() -> None:
     core.step(Acknowledge(1, 1, 11), 0)
     core.step(Acknowledge(1, 1, 15), 0)
     effects = core.step(Leave(), 1 * MS)
-    assert effects == [
-        SendAck(3, 1, 77, make_offset(1, 14)),
-        SendLeave(3, 1),
-        Assigned(2, False, 1, 15),
-        Ended(None),
-    ]
+    assert effects == [SendAck(3, 1, 77, make_offset(1, 14)), SendLeave(3, 1), Assigned(2, False, 1, 15), Ended(None)]
 
 
 def test_skip_behind_what_is_acked_is_acked_with_it() -> None:
