@@ -49,7 +49,7 @@ async def compare_topics(client: Client, first: str, second: str, partitions: in
                 found.problems.append(f"{where}: the column {name} differs")
         if source.num_rows:
             places = [f"{first}/{partition}/{format_offset(offset)}".encode() for offset in offsets]
-            named = pc.map_lookup(copy.column("headers").combine_chunks(), HEADER, "first")
+            named = pc.map_lookup(copy.column("headers").combine_chunks(), HEADER, "last")
             if named.to_pylist() != places:
                 found.problems.append(f"{where}: rows are not where they were")
         found.rows += copy.num_rows

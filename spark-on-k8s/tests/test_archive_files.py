@@ -17,9 +17,13 @@ from seriatim_spark.directories import archive_files
 from seriatim_spark.directories.archive_files import ArchiveWriter, Checksums, files_of, footer_of
 from seriatim_spark.directories.files import ASIDE, DirectoryError, file_system, remove_aside
 from seriatim_spark.pipelines.audit import check_file
+from seriatim_spark.pipelines.replay import read_pieces
 
 DAY_MS = 86_400_000
 MORNING_MS = 20_000 * DAY_MS + 1000
+
+
+PAIRS = [("n", None), ("", b""), ("n", b"2")]
 
 
 def range_of(
@@ -33,9 +37,9 @@ def range_of(
         rows = pa.table(
             {
                 "key": pa.array([None if n % 3 else b"k%d" % (first + n) for n in range(10)], pa.binary()),
-                "value": pa.array([b"v%d" % (first + n) for n in range(10)], pa.binary()),
+                "value": pa.array([b"v%d" % (first + n) if n != 5 else None for n in range(10)], pa.binary()),
                 "timestamp": pa.array([time_ms] * 10, pa.int64()),
-                "headers": pa.nulls(10, SCHEMA.field("headers").type),
+                "headers": pa.array([PAIRS if n % 2 else None for n in range(10)], SCHEMA.field("headers").type),
                 "tag": pa.nulls(10, pa.utf8()),
             },
             schema=SCHEMA,
@@ -220,3 +224,16 @@ def test_a_directory_is_found_under_each_name_that_spark_takes(tmp_path: Path) -
     for url in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
         files, root = file_system(url)
         assert files.get_file_info(f"{root}/x").type == pafs.FileType.File, url
+
+
+def test_files_keep_nulls_and_repeated_headers_for_a_replay(tmp_path: Path) -> None:
+    (name,) = write(tmp_path, range_of(1, 0, 20))
+    rows = pq.read_table(tmp_path / name, partitioning=None)
+    assert pa.types.is_map(rows.schema.field("headers").type), "as in files of the versions before"
+    assert rows.column("headers").to_pylist() == [PAIRS if n % 2 else None for n in range(20)]
+    assert [n for n, value in enumerate(rows.column("value").to_pylist()) if value is None] == [5, 15]
+    piece = pa.RecordBatch.from_pylist([{"path": f"{tmp_path}/{name}", "first": 4, "last": 7}])
+    (batch,) = read_pieces(iter([piece]), str(tmp_path))
+    assert batch.column("value").to_pylist() == [b"v4", None, b"v6"]
+    pairs = [{"key": key, "value": value} for key, value in PAIRS]
+    assert batch.column("headers").to_pylist() == [None, pairs, None]

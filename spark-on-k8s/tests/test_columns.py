@@ -7,7 +7,17 @@ import pytest
 from seriatim import RangeTable
 from seriatim._bodies.arrow import HEADERS_TYPE, SCHEMA
 from seriatim_api.ids import make_offset
-from seriatim_spark.columns import COLUMNS, DEFAULT_COLUMNS, BatchBuilder, Origin, Rows, arrow_schema, chosen, ddl
+from seriatim_spark.columns import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    BatchBuilder,
+    Origin,
+    Rows,
+    arrow_schema,
+    chosen,
+    ddl,
+    headers_as_map,
+)
 
 ORIGIN = Origin("id-1", make_offset(2, 0), make_offset(2, 50))
 PRODUCER, OTHER = bytes(15) + b"\x01", bytes(15) + b"\x02"
@@ -53,7 +63,7 @@ def test_all_columns_of_two_small_batches_in_one() -> None:
     assert found["epoch"] == [4] * 5
     assert found["segment"] == [2] * 5
     assert (found["incarnation"][0], found["range_start"][0], found["range_end"][4]) == ORIGIN
-    assert found["headers"] == [[("h", b"x")]] * 5
+    assert found["headers"] == [[{"key": "h", "value": b"x"}]] * 5
     assert {time.timestamp() for time in found["timestamp"]} == {1_700_000_000.123}
     assert {time.timestamp() for time in found["append_time"]} == {1_700_000_000.5}
 
@@ -87,4 +97,21 @@ def test_any_time_that_a_sender_gives_can_be_read(wild: int | None) -> None:
 def test_columns_are_chosen_by_name() -> None:
     assert chosen("value, key") == ("value", "key")
     assert chosen("*,segment") == (*DEFAULT_COLUMNS, "segment")
-    assert ddl(("offset", "headers")) == "`offset` bigint, `headers` map<string,binary>"
+    assert ddl(("offset", "headers")) == "`offset` bigint, `headers` array<struct<key:string,value:binary>>"
+
+
+PAIRS = [("n", None), ("", b""), ("n", b"2"), ("a", None)]
+
+
+def test_nulls_and_repeated_headers_are_those_of_the_messages() -> None:
+    rows = rows_of(5, 2)
+    table = rows.table.table.set_column(1, SCHEMA.field(1), pa.array([None, b""], pa.binary()))
+    table = table.set_column(3, SCHEMA.field(3), pa.array([PAIRS, None], HEADERS_TYPE))
+    rows = rows._replace(table=rows.table._replace(table=pa.concat_tables([table, table.slice(1)])))
+    batch = BatchBuilder(("value", "headers", "value_size")).build([rows], ORIGIN)
+    found = batch.to_pydict()
+    assert found["value"] == [None, b"", b""]
+    assert found["value_size"] == [None, 0, 0]
+    assert found["headers"] == [[{"key": name, "value": value} for name, value in PAIRS], None, None]
+    for begin in (0, 1):
+        assert headers_as_map(batch.column(1).slice(begin)).to_pylist() == [PAIRS, None, None][begin:]

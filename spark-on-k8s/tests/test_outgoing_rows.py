@@ -22,6 +22,8 @@ def test_columns_that_a_message_has_are_taken() -> None:
         ]
     )  # fmt: skip
 
+    check_schema([("value", "binary"), ("headers", "array<struct<key:string,value:binary>>")])
+
 
 @pytest.mark.parametrize(
     ("fields", "told"),

@@ -24,6 +24,9 @@ class Column(NamedTuple):
     default: bool
 
 
+HEADERS: Final = "array<struct<key:string,value:binary>>"
+"""The type of headers, which is that of Spark's Kafka source. A map of Spark would have each name once."""
+
 COLUMNS: Final = {
     "topic": Column("string", True),
     "partition": Column("int", True),
@@ -33,7 +36,7 @@ COLUMNS: Final = {
     "key": Column("binary", True),
     "value": Column("binary", True),
     "tag": Column("string", True),
-    "headers": Column("map<string,binary>", False),
+    "headers": Column(HEADERS, False),
     "value_size": Column("int", False),
     "segment": Column("int", False),
     "producer": Column("binary", False),
@@ -85,15 +88,32 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """Return the schema of the record batches."""
     import pyarrow as pa
 
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
     types = {
         "string": pa.string(),
         "int": pa.int32(),
         "bigint": pa.int64(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "binary": pa.binary(),
-        "map<string,binary>": pa.map_(pa.string(), pa.binary()),
+        HEADERS: pa.list_(pair),
     }
     return pa.schema([pa.field(name, types[COLUMNS[name].sql_type]) for name in columns])
+
+
+def last_header(name: str) -> str:
+    """Return an SQL expression: the value of the last header with this name, which is an SQL text. Null: none."""
+    return f"try_element_at(filter(headers, header -> header.key = {name}), -1).value"
+
+
+def headers_as_map(headers: Any) -> Any:
+    """Return the column of headers as Arrow's map, which repeats a name as the column does."""
+    import pyarrow as pa
+
+    kind = pa.map_(pa.string(), pa.binary())
+    pairs = headers.values
+    pair = pa.struct([kind.key_field, kind.item_field])
+    children = [pa.Array.from_buffers(pair, len(pairs), [None], children=[pairs.field(at) for at in (0, 1)])]
+    return pa.Array.from_buffers(kind, len(headers), headers.buffers()[:2], offset=headers.offset, children=children)
 
 
 def size_bytes(table: RangeTable) -> int:
@@ -139,7 +159,7 @@ class BatchBuilder:
             else self._array(name, tables, counts, whole, origin)
             for name in self._columns
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)  # casts the map of headers to lists
 
     def _array(self, name: str, tables: Sequence[RangeTable], counts: list[int], rows: pa.Table, origin: Origin) -> Any:
         import numpy as np

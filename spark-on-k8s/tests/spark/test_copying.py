@@ -17,7 +17,7 @@ from seriatim_api.ids import format_offset
 from .conftest import Brokers
 from .filling import Filled
 from .test_pipelines import run
-from .test_sink import content, target
+from .test_sink import content, found_with_nulls, sent_with_nulls, target
 
 WAIT_S = 150.0
 
@@ -173,3 +173,25 @@ def test_a_mirror_is_its_source_and_maps_its_offsets(client: sync.Client, broker
     client.admin().create_topic("narrow", 1)
     narrow = [*mirror[:8], "narrow", "--checkpoint", str(tmp_path / "n"), "--once", "--shared"]
     assert "as many" in run(*narrow, status=1)
+
+
+def test_copies_and_archives_keep_nulls_and_repeated_headers(
+    client: sync.Client, brokers: Brokers, tmp_path: Path
+) -> None:
+    sent = sent_with_nulls(client, "old")
+    reading = ("--bootstrap", brokers.bootstrap, "--topic", "old")
+    archive = ("--to", str(tmp_path / "archive"), "--checkpoint", str(tmp_path / "a"))
+    run("archive", *reading, *archive, "--once")
+    run("audit", "--archive", str(tmp_path / "archive"), "--key-sequence", "n")
+    for name, words in (
+        ("mirrored", ("mirror", *reading, "--once", "--shared")),
+        ("replayed", ("replay", *reading, "--id", "r")),
+        ("restored", ("replay", "--archive", str(tmp_path / "archive"), "--id", "s")),
+    ):
+        target(client, brokers, name, 1)
+        writing = ("--to-bootstrap", brokers.bootstrap, "--to-topic", name, "--checkpoint", str(tmp_path / name))
+        run(*words, *writing)
+        found = found_with_nulls(client, name)
+        if words[0] == "replay":
+            assert all(headers.pop()[0] == "replay-of" for _, headers in found)
+        assert found == sent

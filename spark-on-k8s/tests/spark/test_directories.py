@@ -167,13 +167,20 @@ def test_files_that_lie_elsewhere_are_no_success(
 
 def test_headers_that_are_no_text_stop_nothing(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
     client.admin().create_topic("bytes", 1)
-    headers = [{"op": b"\xff\xfe", "n": b"\xff"}, {"op": b"u", "n": b"1"}, {"op": b"d", "n": b"2"}, {}]
+    headers: list[Any] = [
+        {"op": b"\xff\xfe", "n": b"\xff"}, {"op": b"u", "n": b"1"},
+        [("op", b"u"), ("op", b"d"), ("n", b"0"), ("n", b"2")], {}, [("op", b"d"), ("op", b"u"), ("n", None)],
+    ]  # fmt: skip
     with client.producer("bytes") as producer:
-        producer.send_many([b"v"] * 4, [b"a", b"b", b"b", b"c"], 0, headers=headers).result()
+        producer.send_many([b"v", b"v", b"v", b"v", None], [b"a", b"b", b"b", b"c", b"d"], 0, headers=headers).result()
     reading = ("--bootstrap", brokers.bootstrap, "--topic", "bytes")
     directory = str(tmp_path / "table")
     run("apply", *reading, "--to", directory, "--checkpoint", str(tmp_path / "c"), "--once", "--delete-header", "op")
-    assert sorted(read_table(directory).column("key").to_pylist()) == [b"a", b"c"]
+    rows = {row["key"]: row["value"] for row in read_table(directory).to_pylist()}
+    assert rows == {b"a": b"v", b"c": b"v", b"d": None}, "the last header of a name counts; null is a value here"
+    nulls = str(tmp_path / "nulls")
+    run("apply", *reading, "--to", nulls, "--checkpoint", str(tmp_path / "n"), "--once")
+    assert sorted(read_table(nulls).column("key").to_pylist()) == [b"a", b"b", b"c"], "a null value deletes"
     run("audit", *reading, "--key-sequence", "n")
 
 

@@ -126,6 +126,36 @@ def test_a_stream_copies_a_topic_and_goes_on_after_a_restart(
             )  # fmt: skip
 
 
+def sent_with_nulls(client: sync.Client, name: str) -> list[tuple[bytes | None, list[tuple[str, bytes | None]]]]:
+    """A new topic with one partition, whose messages have null values and repeated headers."""
+    client.admin().create_topic(name, 1)
+    pairs = [("n", None), ("", b""), ("n", b"2"), ("a", None), ("n", b"1")]
+    rows = [(None, pairs), (b"", []), (b"v", pairs[::-1]), (None, [])]
+    with client.producer(name) as producer:
+        headers = [row for _, row in rows]
+        producer.send_many([value for value, _ in rows], [b"k"] * 4, 0, headers=headers).result()
+    return rows
+
+
+def found_with_nulls(client: sync.Client, name: str) -> list[tuple[bytes | None, list[tuple[str, bytes | None]]]]:
+    with client.read_range(name, 0) as reader:
+        return [(None if one.value_is_null else one.value, list(one.header_list)) for one in reader]
+
+
+def test_nulls_and_repeated_headers_are_read_and_written(
+    spark: SparkSession, client: sync.Client, brokers: Brokers
+) -> None:
+    sent = sent_with_nulls(client, "nulls")
+    reader = spark.read.format("seriatim").options(bootstrap=brokers.bootstrap, topic="nulls")
+    rows = reader.option("columns", "key,value,headers,partition").load().coalesce(1)
+    assert [(row["value"], [tuple(pair) for pair in row["headers"]]) for row in rows.collect()] == sent
+    save(rows, target(client, brokers, "nulls-copy", 1))
+    assert found_with_nulls(client, "nulls-copy") == sent
+    last = rows.selectExpr("key", "value", "map_from_entries(slice(headers, 1, 2)) as headers", "partition")
+    save(last.where("size(headers) > 0"), target(client, brokers, "maps", 1))
+    assert found_with_nulls(client, "maps") == [(value, pairs[:2]) for value, pairs in sent if pairs]
+
+
 def test_in_foreach_batch_a_writer_is_named(
     spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:

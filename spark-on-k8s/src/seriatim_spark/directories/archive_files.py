@@ -26,12 +26,14 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from seriatim_api.ids import make_offset, split_offset
 
+from seriatim_spark.columns import headers_as_map
 from seriatim_spark.directories.files import ASIDE, DirectoryError, file_system, flush_path
 
 COLUMNS: Final = (
     "offset", "timestamp", "append_time", "key", "value", "tag", "headers", "producer", "epoch", "sequence", "passed",
 )  # fmt: skip
-"""The columns of a file. Its path has the other columns."""
+"""The columns of a file. Its path has the other columns. Headers are a map in files of all versions. It may repeat a
+name."""
 
 SOURCE_COLUMNS: Final = ("topic", "incarnation", "partition", "range_start", "range_end", *COLUMNS)
 """The columns that the archive reads from the source."""
@@ -232,6 +234,8 @@ class ArchiveWriter:
         expected = np.concatenate([[self._next], offsets[:-1] + 1])
         follows = offsets - part.column("passed").to_numpy(zero_copy_only=False) == expected
         rows = part.select(list(COLUMNS))
+        headers = headers_as_map(rows.column("headers"))
+        rows = rows.set_column(COLUMNS.index("headers"), "headers", headers)
         bounds = [*np.flatnonzero(~follows).tolist(), len(offsets)]
         if bounds[0]:
             self._take_rows(rows.slice(0, bounds[0]), day)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from seriatim_spark import applying
 from seriatim_spark.applying import ApplyError, OrderBy, TableState
+from seriatim_spark.columns import last_header
 from seriatim_spark.directories import batch_chain
 from seriatim_spark.directories.batch_chain import Link
 from seriatim_spark.directories.files import remove_aside
@@ -67,7 +68,7 @@ def _empty() -> pa.RecordBatch:
 
 def is_header(name: str, value: str) -> str:
     """Return an SQL condition: a header has this value. It compares bytes, because a header need not be text."""
-    return f"coalesce(headers[{quoted(name)}] = X'{value.encode().hex()}', false)"
+    return f"coalesce({last_header(quoted(name))} = X'{value.encode().hex()}', false)"
 
 
 class _Applying:

@@ -18,6 +18,7 @@ from seriatim_api.key_names import key_shown
 from seriatim_spark.audits import coverage
 from seriatim_spark.audits.coverage import Cover, CoverCheck, Finding, PartitionReport, cover_from
 from seriatim_spark.audits.expected_counts import frozen, with_brokers, with_notes
+from seriatim_spark.columns import last_header
 from seriatim_spark.directories import archive_files
 from seriatim_spark.directories.archive_notes import notes_of
 from seriatim_spark.directories.files import DirectoryError, file_system
@@ -176,7 +177,7 @@ def _summaries_of_files(spark: SparkSession, archive: str, paths: Sequence[str],
 
 def _keyed(spark: SparkSession, source: Mapping[str, str], archive: str | None, key_sequence: str | None) -> DataFrame:
     if archive is not None:
-        rows = _of_archive(spark, archive)
+        rows = _of_archive(spark, archive).selectExpr("* except (headers)", "map_entries(headers) as headers")
     else:
         columns = "topic,incarnation,partition,offset,key" + (",headers" if key_sequence else "")
         rows = spark.read.format("seriatim").options(**source).option("columns", columns).load()
@@ -225,7 +226,7 @@ def _keys_that_go_back(rows: DataFrame, key_sequence: str) -> list[Finding]:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    number = f.expr("try_cast(cast(headers[:name] as string) as bigint)".replace(":name", quoted(key_sequence)))
+    number = f.expr(f"try_cast(cast({last_header(quoted(key_sequence))} as string) as bigint)")
     order = Window.partitionBy("topic", "incarnation", "partition", "key").orderBy("offset")
     numbered = rows.withColumn("number", number).where("number is not null")
     back = numbered.withColumn("before", f.lag("number").over(order)).where("number <= before")

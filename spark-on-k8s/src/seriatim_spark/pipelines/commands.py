@@ -164,7 +164,7 @@ def archive(**given: Any) -> None:
 @click.option(
     "--delete-header",
     metavar="NAME",
-    help="The header by which a message deletes its key. Without this option, an empty value deletes the key.",
+    help="The header by which a message deletes its key. Without this option, an empty or null value deletes it.",
 )
 @click.option(
     "--delete-value", default="d", show_default=True, metavar="TEXT",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from seriatim_spark.columns import HEADERS, arrow_schema
 from seriatim_spark.directories import archive_files, archive_notes, replay_plan
 from seriatim_spark.directories.files import file_system
 from seriatim_spark.directories.replay_plan import ArchivedFile, Replay, ReplayError
@@ -28,7 +29,7 @@ HEADER: Final = "replay-of"
 
 ROWS: Final = (
     "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, tag string, "
-    "headers map<string,binary>"
+    f"headers {HEADERS}"
 )
 _READ: Final = ("offset", "timestamp", "key", "value", "tag", "headers")
 COLUMNS: Final = "topic,partition,offset,timestamp,key,value,tag,headers"
@@ -39,8 +40,9 @@ _log = logging.getLogger("seriatim.spark")
 def outgoing(rows: DataFrame, *, same_partitions: bool) -> DataFrame:
     """Return the rows as they are sent: with the header, and with their partition if it stays the same."""
     place = "concat(topic, '/', partition, '/', shiftright(offset, 40), ':', offset & 1099511627775)"
-    others = f"map_filter(coalesce(headers, cast(map() as map<string,binary>)), (name, value) -> name != '{HEADER}')"
-    headers = f"map_concat({others}, map('{HEADER}', encode({place}, 'UTF-8'))) as headers"
+    others = f"filter(coalesce(headers, cast(array() as {HEADERS})), header -> header.key != '{HEADER}')"
+    added = f"named_struct('key', '{HEADER}', 'value', encode({place}, 'UTF-8'))"
+    headers = f"concat({others}, array({added})) as headers"
     columns = ["key", "value", "timestamp", "tag", headers, *(["partition"] if same_partitions else [])]
     return rows.selectExpr(*columns)
 
@@ -164,5 +166,7 @@ def _named(batch: pa.RecordBatch, footer: archive_files.Footer) -> pa.RecordBatc
     count = batch.num_rows
     topic = pa.repeat(pa.scalar(footer.topic), count)
     partition = pa.repeat(pa.scalar(footer.partition, pa.int32()), count)
-    columns: Sequence[Any] = [topic, partition, *(batch.column(name) for name in _READ)]
+    kind = arrow_schema(("headers",)).field("headers").type
+    read = [batch.column(name).cast(kind) if name == "headers" else batch.column(name) for name in _READ]
+    columns: Sequence[Any] = [topic, partition, *read]
     return pa.RecordBatch.from_arrays(columns, names=["topic", "partition", *_READ])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from seriatim_spark.columns import HEADERS
 from seriatim_spark.errors import RowError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ WRITTEN: Final = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
     "timestamp": ("timestamp",),
-    "headers": ("map<string,binary>",),
+    "headers": (HEADERS, "map<string,binary>"),
     "tag": ("string",),
     "partition": ("int", "bigint", "smallint", "tinyint"),
 }
