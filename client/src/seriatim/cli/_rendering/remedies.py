@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from seriatim_api.errors import SeriatimError
-from seriatim_api.ids import NAME_RULE
 
 _REMEDIES: Final = {
     101: "the client and the broker have different versions: upgrade the older one",
-    102: NAME_RULE,
     110: "send smaller messages, or raise the topic's limit (`topic alter --message-size-max`), at most 1 MiB",
     120: "`seriatim topic list` shows the topics, `seriatim topic create NAME --partitions N` makes one",
     121: "choose another name, or use the existing topic: `seriatim topic describe NAME`",
