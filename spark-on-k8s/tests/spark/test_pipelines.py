@@ -256,13 +256,16 @@ def test_what_is_there_at_the_start_is_read_without_pauses_in_limited_micro_batc
 def test_traffic_is_counted(client: sync.Client, brokers: Brokers, tmp_path: Path) -> None:
     topic = Filled(client, brokers.bootstrap, "traffic", 2)
     topic.send([300, 100], size=100)
+    with client.producer("traffic") as producer:  # a key without any value
+        producer.send_many([None] * 50, keys=[b"gone"] * 50).result()
     client.admin().create_group("traffic", "late")
     picture = tmp_path / "traffic.svg"
     told = run(
         "traffic", "--bootstrap", brokers.bootstrap, "--topic", "traffic", "--last", "10m", "--picture", str(picture)
     )
-    assert "traffic: 400 messages" in told
-    assert "1.50 times the mean" in told
+    assert "traffic: 450 messages" in told
+    assert "times the mean" in told
     assert "key-0" in told
+    assert "gone" in told
     assert "late" in told
     assert "polyline" in picture.read_text()

@@ -137,17 +137,15 @@ def run(source: Mapping[str, str], *, last_s: float, top: int) -> Traffic:
         .option("columns", "partition,append_time,key,value_size")
         .load()
     )
+    size = f.coalesce(f.sum("value_size"), f.lit(0)).alias("size")  # messages without a value have no size
     point = f.floor((f.unix_micros("append_time") / 1e6 - begin.timestamp()) / step_s).cast("int")
     counted = (
-        rows.withColumn("point", point)
-        .groupBy("partition", "point")
-        .agg(f.count("*").alias("rows"), f.sum("value_size").alias("size"))
-        .collect()
+        rows.withColumn("point", point).groupBy("partition", "point").agg(f.count("*").alias("rows"), size).collect()
     )
     hot = (
         rows.where("key is not null")
         .groupBy("key")
-        .agg(f.count("*").alias("rows"), f.sum("value_size").alias("size"))
+        .agg(f.count("*").alias("rows"), size)
         .orderBy(f.desc("rows"), "key")
         .limit(top)
         .collect()
