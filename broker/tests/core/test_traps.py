@@ -277,7 +277,9 @@ def test_tail_copy_of_a_deleted_partition_is_dropped() -> None:
     bench = Bench(M01)
     bench.link(M00)
     bench.hear(M00, msg.StoreTail(P, SWITCH, TailCopy(1, 0, 0, ())))
-    assert bench.all(fx.ReadChain) == [fx.ReadChain(P, known=True)]
+    bench.do(ev.ChainRead(P, None, 0, failed=True))
+    bench.wait(SECOND, (M00,))
+    assert bench.all(fx.ReadChain) == [fx.ReadChain(P, known=True)] * 2
     bench.do(ev.ChainRead(P, None, 0, deleted=True))
     assert bench.writes(DropPartition) == [DropPartition(P)]
     assert P not in bench.core.partitions

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from seriatim_api.errors import CoordinatorBehindError, UnavailableError
 from seriatim_api.ids import PartitionId
+from seriatim_api.publications import STAGE_TOPIC
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, RetryPolicy
 from seriatim_broker.interfaces.coordinator import Delete, Put, TxnResult
@@ -257,3 +258,11 @@ async def test_rebuild_that_begins_while_a_topic_grows_is_noticed(monkeypatch: p
         with pytest.raises(CoordinatorBehindError, match="has not grown"):
             await topics.update("t", None, 2, unchanged, 5)
     assert list(topic_in(store).partition_ids) == [1]
+
+
+async def test_stage_topic_grows_during_a_rebuild() -> None:
+    store = MemoryStore()
+    async with Controller(store) as topics:
+        await topics.create(STAGE_TOPIC, 1, SETTINGS, 5)
+        store.txn([], [EpochFloor(is_rebuilding=True).put(KEYS)], [])
+        assert list((await topics.update(STAGE_TOPIC, None, 2, unchanged, 5)).partition_ids) == [1, 2]

@@ -38,6 +38,7 @@ class Coordinator(MemoryCoordinator):
         super().__init__(store)
         self._left = writes_max
         self._last_is_done = last_is_done
+        self.error: BaseException = CoordinatorUnavailableError("lost")
 
     def lose_after(self, writes: int) -> None:
         self._left = writes
@@ -47,12 +48,12 @@ class Coordinator(MemoryCoordinator):
     ) -> TxnResult:
         writes = any(isinstance(operation, Put) for operation in then)
         if self._left <= 0:
-            raise CoordinatorUnavailableError("lost")
+            raise self.error
         self._left -= writes
         if writes and not self._left:
             if self._last_is_done:
                 await super().txn(compares, then, *args, deadline_s=deadline_s)
-            raise CoordinatorUnavailableError("lost")
+            raise self.error
         return await super().txn(compares, then, *args, deadline_s=deadline_s)
 
 
@@ -360,15 +361,20 @@ async def test_only_the_incarnation_that_is_meant_is_deleted() -> None:
         assert chains_in(store) == {}
 
 
-async def test_a_failed_growth_is_finished_by_the_same_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("writes", "error"), [(2, CoordinatorUnavailableError("lost")), (1, asyncio.CancelledError())])
+async def test_a_failed_growth_is_finished_by_the_same_controller(
+    monkeypatch: pytest.MonkeyPatch, writes: int, error: BaseException
+) -> None:
+    """The ids are set aside, with 2 writes the partition is made too, and the topic is not ready."""
     monkeypatch.setattr(topics_of_controller, "AGAIN_S_MIN", 0.01)
     store = MemoryStore()
     controller = Controller(store)
     async with controller as topics:
         await topics.create("t", 1, SETTINGS, 5)
         duty = asyncio.ensure_future(topics.keep_finishing())
-        controller.coordinator.lose_after(2)  # the ids are set aside, the partition is made, and the topic is not ready
-        with pytest.raises(CoordinatorUnavailableError):
+        controller.coordinator.error = error
+        controller.coordinator.lose_after(writes)
+        with pytest.raises(type(error)):
             await topics.update("t", None, 2, unchanged, 5)
         assert list(topic_in(store).growing_partition_ids) == [2]
         controller.coordinator.lose_after(1000)

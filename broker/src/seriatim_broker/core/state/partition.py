@@ -211,7 +211,7 @@ class Partition(State):
             or self.surveys
             or self.has_unsealed
             or self.awaits_newer(self.chain)
-            or (self.chain is None and self.logs)
+            or (self.chain is None and (self.logs or self.tail_copies))
         )
 
     def take_up(self, chain: Chain, revision: int) -> None:

@@ -28,6 +28,7 @@ from seriatim_api.errors import (
     UnknownTopicError,
 )
 from seriatim_api.ids import PartitionId, TopicIncarnation, partition_name
+from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import records_pb2
 
 from ...core.values.effects import Resolved
@@ -128,11 +129,13 @@ class Topics:
             NotServingError: This broker is not the controller.
             DeadlineExceededError: The topic is not complete yet. The controller continues with it.
         """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + deadline_s
         new = incarnation or TopicIncarnation.of_bytes(uuid.uuid4().bytes)
         with self._goes_on():
             async with self._counting:
                 record = await self._begin_topic(name, partition_count, settings, new, guard)
-        return await self._finished(record, deadline_s)
+        return await self._finished(record, until_s - loop.time())
 
     async def update(
         self,
@@ -337,7 +340,7 @@ class Topics:
         while True:
             await self._create_partitions(record)
             compares: list[Compare] = []
-            if record.growing_partition_ids:
+            if record.growing_partition_ids and record.name != STAGE_TOPIC:  # that one has no consumer groups
                 none_rebuilt, none_made = await self._extend_groups(record)
                 tries += 1
                 compares += [none_rebuilt, none_made] if tries <= GROUP_TRIES_MAX else [none_rebuilt]
@@ -455,10 +458,10 @@ class Topics:
 
     @contextmanager
     def _goes_on(self) -> Iterator[None]:
-        """If a write has no answer, it may be carried out: `keep_finishing` then does the rest."""
+        """If a write has no answer, or is cancelled, it may be carried out: `keep_finishing` then does the rest."""
         try:
             yield
-        except (UnavailableError, CoordinatorRefusedError):
+        except (UnavailableError, CoordinatorRefusedError, asyncio.CancelledError):
             self._left_over.set()
             raise
 
