@@ -102,8 +102,8 @@ class Client:
             recorder: A `seriatim.history.HistoryWriter`. The client writes all its sends, deliveries and
                 acknowledgements into it, and what its `Admin` lists and does of waiting keys and dead letters. The
                 history checker can check them later.
-            message_id: Given exactly if `recorder` is: a function that returns the id of a message from its value. The
-                id is unique in the history.
+            message_id: Given exactly if `recorder` is: a function that returns the id of a message from its value,
+                which is b"" if it is null. The id is unique in the history.
 
         Raises:
             BadRequestError: `bootstrap` is not one or more addresses `host:port`, or only one of `recorder` and

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from seriatim._bodies.arrow import SCHEMA, conform, decode, encode, encode_record_batch
 from seriatim._consuming.inbox import messages_of
 from seriatim._producing.pending import split_rows
+from seriatim._values.headers import pairs_of
 from seriatim_api.errors import BadRequestError, BatchMismatchError, ChecksumMismatchError, IllegalMessageError
 
 ROWS = st.lists(
@@ -64,6 +65,7 @@ def test_a_copy_of_a_message_has_the_same_headers(copied: Any) -> None:
     (message,) = messages_of("t", 0, 0, decode(body.data, 1, body.crc))
     assert copied(message) == message
     assert copied(message).header_list == message.header_list == tuple(pairs)
+    assert pairs_of(type(message.headers)(message.headers)) == (("n", b"2"), ("a", b"1"))  # as asdict copies it
 
 
 def test_a_body_without_nulls_is_written_as_before() -> None:

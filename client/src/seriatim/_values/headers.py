@@ -24,7 +24,7 @@ NO_HEADERS: Final[Mapping[str, bytes]] = {}
 class _Repeated(dict[str, bytes]):
     """Headers with repeated names or null values: the last value of each name, and `pairs`, which has all."""
 
-    pairs: tuple[tuple[str, bytes | None], ...]
+    pairs: tuple[tuple[str, bytes | None], ...] = ()  # a copy that others made of the mapping has none
 
 
 def headers_of(pairs: HeaderList | None) -> Mapping[str, bytes]:
@@ -41,4 +41,4 @@ def headers_of(pairs: HeaderList | None) -> Mapping[str, bytes]:
 
 def pairs_of(headers: Mapping[str, bytes]) -> tuple[tuple[str, bytes | None], ...]:
     """The headers of a mapping in their order: all of them, if `headers_of` has made it."""
-    return headers.pairs if isinstance(headers, _Repeated) else tuple(headers.items())
+    return (headers.pairs if isinstance(headers, _Repeated) else ()) or tuple(headers.items())
