@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 if __package__ is None or __package__ == "":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage, options
@@ -44,7 +44,7 @@ from seriatim_broker.adapters.rocks.floor import Op
 from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT
 from seriatim_broker.core.values.log import CursorState, DropSegment, PutCursor, PutSegment, Write
 
-from storage.build import SegmentBuilder, segment_record
+from broker.tests.storage.build import SegmentBuilder, segment_record
 
 _BEAT_MS = 1.0
 _LOOK_MS_MIN = 5.0

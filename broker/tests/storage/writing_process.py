@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 if __package__ is None or __package__ == "":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.core.values.log import PutSegment
 
-from storage.build import SegmentBuilder, segment_record
+from broker.tests.storage.build import SegmentBuilder, segment_record
 
 _PARTITIONS = 5
 _TURNS_MAX = 1_000_000
