@@ -346,14 +346,12 @@ def test_bad_input_of_a_job_is_one_clear_error(
     assert content(client, "bad") == {0: [], 1: []}
 
 
-def test_nothing_is_taken_away_and_null_is_no_value(
+def test_wrong_modes_and_options_take_nothing_away(
     spark: SparkSession, client: sync.Client, brokers: Brokers, tmp_path: Path
 ) -> None:
     options = target(client, brokers, "kept")
     with pytest.raises(Exception, match="use mode append"):
         save(numbered(spark, 10, key="'k'"), options, "overwrite")
-    with pytest.raises(Exception, match=r"RowError.*column value has nulls"):
-        save(spark.range(5).selectExpr("nullif('x', 'x') as value", "'k' as key"), options)
     stream = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value", "'k' as key")
     with pytest.raises(Exception, match="leave sequence out"):
         write(stream, options | {"sequence": "1", "writer": "w"}, tmp_path)
