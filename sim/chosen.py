@@ -47,6 +47,7 @@ CONCERNS: Final = (
 that fits counts. A path that none fits is nothing that worlds run."""
 
 FIXED: Final = {
+    "dropped-restored": "ADR 0026 says which of its faults are not mended",
     "restored-alone": "ADR 0026 says which of its faults are not mended",
 }
 """Profiles whose seeds do not change, because a fault is known in some, and why."""
