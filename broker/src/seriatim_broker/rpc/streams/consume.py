@@ -224,9 +224,9 @@ class ConsumeStream:
             self._counts[subscription] = counts
 
     def _ack(self, ack: broker_pb2.Ack) -> None:
-        if (offset := max((ack.offset, *ack.offsets))) > OFFSET_MAX:
-            raise _no_offset(offset)
         if not (ack.tokens or ack.offsets or ack.started):
+            if ack.offset > OFFSET_MAX:
+                raise _no_offset(ack.offset)
             self._services.driver.feed(ConsumerAck(self._stream, ack.subscription, ack.token, ack.offset))
             return
         if len(ack.tokens) != len(ack.offsets):
@@ -234,6 +234,8 @@ class ConsumeStream:
         if len(ack.tokens) + len(ack.started) > ROWS_MAX:
             raise BadRequestError(f"a request acknowledges at most {ROWS_MAX} messages")
         tokens, offsets, started = tuple(ack.tokens), tuple(ack.offsets), tuple(ack.started)
+        if (highest := max(offsets, default=0)) > OFFSET_MAX:
+            raise _no_offset(highest)
         if (counts := self._counts.get(ack.subscription)) is not None:
             counts.acked_messages += len(tokens)
         self._services.driver.feed(ConsumerAcks(self._stream, ack.subscription, ack.number, tokens, offsets, started))
