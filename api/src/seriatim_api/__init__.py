@@ -20,6 +20,7 @@ Outside the rooms:
     dead_letters    names, ids and headers of dead letters
     key_names       names of keys among brokers, and their notation for humans
     attributes      legal attributes of topics
+    delay_limits    limits of a topic for delayed messages
     retry           legal retry policies of consumer groups
     spreading       which consumer of an exclusive consumer group reads which partition
     lag             the lag of a consumer group

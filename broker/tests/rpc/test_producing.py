@@ -13,8 +13,9 @@ import grpc
 import pytest
 import pytest_asyncio
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, HEADER_SIZE_BYTES
+from seriatim_api.batch import FLAG_DELAYED, FLAG_PUBLISH, FLAG_STAGED, HEADER_SIZE_BYTES
 from seriatim_api.bodies import SCHEMA
+from seriatim_api.delay_limits import DelayLimits
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.publications import make_chunk_id
@@ -23,6 +24,7 @@ from seriatim_api.wire.frames import AppendEntry, write_append_frame, write_fiel
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.system_clock import SystemClock
 from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.delays import KnownDelayLimits
 from seriatim_broker.core.values.events import AckLevel, Append, Event, Moment, Tick
 from seriatim_broker.counters.broker import Counters
 from seriatim_broker.rpc.calls.limits import PARTITION_BYTES_MAX, STREAM_BYTES_MAX
@@ -201,6 +203,26 @@ async def test_a_batch_over_the_limits_of_its_topic_is_refused(
     call.send(1, body=body)
     await core.until_count(3)
     assert core.appends[2].refuse_new is None
+    release(services)
+    await call.end()
+
+
+async def test_a_delayed_batch_comes_with_the_limits_of_its_topic(services: Services, core: QuietCore) -> None:
+    settings = records_pb2.TopicSettings(delay_max_ms=0, delayed_pending_max=7)
+    services.topic_limits.change("t1", records_pb2.TopicRecord(partition_ids=[1], settings=settings))
+    call = Call(services)
+    for partition in (1, 2):
+        call.send(partition, flags=FLAG_DELAYED)
+    await core.until_count(2)
+    assert [event.delays for event in core.appends] == [
+        KnownDelayLimits(DelayLimits(0, 7), are_current=False),
+        KnownDelayLimits(DelayLimits(), are_current=False),
+    ]
+    services.topic_limits.is_current = lambda: True
+    services.topic_limits.change("t1", None)
+    call.send(1, flags=FLAG_DELAYED)
+    await core.until_count(3)
+    assert core.appends[2].delays == KnownDelayLimits()
     release(services)
     await call.end()
 

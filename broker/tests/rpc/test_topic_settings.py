@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from seriatim_api.delay_limits import DelayLimits, delay_limits_of
 from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.v1 import broker_pb2, records_pb2
 from seriatim_broker.rpc.servicers import topic_admin
@@ -20,6 +21,9 @@ DAY_MS = 86_400_000
         ({"unread_bytes_max": 1}, "unread_bytes_max is 1: it is 0 .no limit. or at least 1048576 bytes"),
         ({"retention_ms": 2 * DAY_MS, "unread_ms_max": DAY_MS}, "the first limit cannot be below the second"),
         ({"retention_bytes": 2 << 20, "unread_bytes_max": 1 << 20}, "the first limit cannot be below the second"),
+        ({"delay_max_ms": 366 * DAY_MS + 1}, "delay_max_ms is 31622400001: it is 0 .the topic takes no delayed"),
+        ({"delayed_pending_max": 0}, "delayed_pending_max is 0: it is at least 1 message"),
+        ({"delayed_pending_max": 1 << 63}, "delayed_pending_max is 9223372036854775808: it is at least 1 message"),
     ],
 )
 def test_what_no_broker_could_keep_is_refused(settings: dict[str, int], text: str) -> None:
@@ -39,6 +43,8 @@ def test_what_no_broker_could_keep_is_refused(settings: dict[str, int], text: st
         {"unread_ms_max": DAY_MS},
         {"retention_ms": DAY_MS, "unread_ms_max": DAY_MS},
         {"retention_bytes": 1 << 30, "unread_bytes_max": 0},
+        {"delay_max_ms": 0, "delayed_pending_max": 1},
+        {"delay_max_ms": 366 * DAY_MS, "delayed_pending_max": (1 << 63) - 1},
     ],
 )
 def test_what_can_be_kept_is_taken(settings: dict[str, int]) -> None:
@@ -52,6 +58,30 @@ def test_a_limit_that_is_raised_above_the_cap_that_the_topic_has_is_refused() ->
     )
     with pytest.raises(BadRequestError, match="the first limit cannot be below the second"):
         change(settings)
+
+
+@pytest.mark.parametrize(
+    ("change", "mask", "result"),
+    [
+        ({}, [], DelayLimits(5, 6)),
+        ({"delay_max_ms": 0}, [], DelayLimits(0, 6)),
+        ({"delay_max_ms": 0, "delayed_pending_max": 7}, ["delay_max_ms"], DelayLimits(0, 7)),
+        ({}, ["delay_max_ms", "delayed_pending_max"], DelayLimits()),
+    ],
+)
+def test_limits_of_delays_stay_unless_a_request_names_them(
+    change: dict[str, int], mask: list[str], result: DelayLimits
+) -> None:
+    settings = records_pb2.TopicSettings(delay_max_ms=5, delayed_pending_max=6)
+    wanted = records_pb2.TopicSettings(**change)  # type: ignore[arg-type]
+    topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings=wanted, settings_mask=mask))(settings)
+    assert delay_limits_of(settings) == result
+
+
+def test_a_new_topic_has_the_default_limits_of_delays() -> None:
+    settings = records_pb2.TopicSettings()
+    topic_admin._complete(settings)
+    assert (settings.delay_max_ms, settings.delayed_pending_max) == (40 * DAY_MS, 10_000_000)
 
 
 def test_what_is_said_when_a_topic_is_made_stays() -> None:

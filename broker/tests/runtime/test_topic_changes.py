@@ -234,9 +234,11 @@ async def test_the_limits_of_topics_are_followed() -> None:
     async with following() as world:
         record = records_pb2.TopicRecord(name="small", partition_ids=[8], growing_partition_ids=[9])
         record.settings.message_size_bytes_max = 1000
+        record.settings.delay_max_ms = 0
         await world.coordinator.txn((), [Put(KEYS.topic("small"), record.SerializeToString())])
         await until(lambda: world.limits.of(8) is not None)
         assert world.limits.of(8) == world.limits.of(9) == (1 << 20, 1000)
+        assert world.limits.delays(8).limits.delay_max_ms == world.limits.delays(9).limits.delay_max_ms == 0
         assert world.limits.of(1) is None, "it has no limit below the broker's"
         assert world.limits.is_current()
         world.is_connected = False

@@ -551,6 +551,8 @@ class TopicSettings(_message.Message):
     UNREAD_MS_MAX_FIELD_NUMBER: _builtins.int
     UNREAD_BYTES_MAX_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    DELAY_MAX_MS_FIELD_NUMBER: _builtins.int
+    DELAYED_PENDING_MAX_FIELD_NUMBER: _builtins.int
     flush: _builtins.bool
     """commit waits for the flush on every member"""
     message_size_bytes_max: _builtins.int
@@ -566,6 +568,10 @@ class TopicSettings(_message.Message):
     """what is older goes all the same; 0: no limit"""
     unread_bytes_max: _builtins.int
     """likewise, the oldest messages above this many bytes of a partition; 0: no limit"""
+    delay_max_ms: _builtins.int
+    """The longest delay of a message, at most 366 days. 0: the topic takes no delayed messages. Not set: 40 days."""
+    delayed_pending_max: _builtins.int
+    """delayed messages of a partition that are not due yet; not set: 10 million"""
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """of tools of users; brokers store them and read none"""
@@ -583,12 +589,21 @@ class TopicSettings(_message.Message):
         unread_ms_max: _builtins.int = ...,
         unread_bytes_max: _builtins.int = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        delay_max_ms: _builtins.int | None = ...,
+        delayed_pending_max: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_max_ms", b"_delay_max_ms", "_delayed_pending_max", b"_delayed_pending_max", "delay_max_ms", b"delay_max_ms", "delayed_pending_max", b"delayed_pending_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_max_ms", b"_delay_max_ms", "_delayed_pending_max", b"_delayed_pending_max", "attributes", b"attributes", "batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "delay_max_ms", b"delay_max_ms", "delayed_pending_max", b"delayed_pending_max", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__delay_max_ms: _TypeAlias = _typing.Literal["delay_max_ms"]  # noqa: Y015
+    _WhichOneofArgType__delay_max_ms: _TypeAlias = _typing.Literal["_delay_max_ms", b"_delay_max_ms"]  # noqa: Y015
+    _WhichOneofReturnType__delayed_pending_max: _TypeAlias = _typing.Literal["delayed_pending_max"]  # noqa: Y015
+    _WhichOneofArgType__delayed_pending_max: _TypeAlias = _typing.Literal["_delayed_pending_max", b"_delayed_pending_max"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delay_max_ms) -> _WhichOneofReturnType__delay_max_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delayed_pending_max) -> _WhichOneofReturnType__delayed_pending_max | None: ...
 
 Global___TopicSettings: _TypeAlias = TopicSettings  # noqa: Y015
 

@@ -11,6 +11,7 @@ log          what a member keeps on its disk: batches, segments, preparations, c
 producers    tables of the last batches of each producer
 writers      records of writers, and their transitions
 sizes        how large batches and messages of a topic may be
+delays       how long messages of a topic may be delayed
 deleted      partitions that were deleted, as ranges of ids
 
 keyed        modes in which order counts within a key, retry policies, grants

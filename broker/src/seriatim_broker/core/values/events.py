@@ -12,6 +12,7 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.publications import StagedBatches
 
 from .chain import Chain
+from .delays import DELAYS_DEFAULT, KnownDelayLimits
 from .deleted import DeletedPartitions
 from .keyed import (
     NOTHING_WANTED,
@@ -472,7 +473,8 @@ class Append:
     The reply has the same number `request`. `refuse`: the broker has no room for the batch. So the core answers with
     that error, and refuses the rest of the producer run with the same error. `is_forward`: a broker sends it, as a
     forwarder (`consumers.keyed.dead_letters`). `refuse_new`: the batch is over a limit of its topic (`values.sizes`).
-    The core answers with that error too, unless the batch was stored before.
+    The core answers with that error too, unless the batch was stored before. `delays`: the limits of its topic, if it
+    is marked as delayed.
     """
 
     request: int
@@ -485,6 +487,7 @@ class Append:
     refuse: SeriatimError | None = None
     is_forward: bool = False
     refuse_new: SeriatimError | None = None
+    delays: KnownDelayLimits = DELAYS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from seriatim_api.attributes import check_attributes
+from seriatim_api.delay_limits import check_delay_limits, delay_limits_of
 from seriatim_api.errors import BadRequestError, PreconditionError, SeriatimError
 from seriatim_api.ids import PartitionId, TopicIncarnation, check_name
 from seriatim_api.publications import STAGE_TOPIC
@@ -177,7 +178,7 @@ def _complete(settings: records_pb2.TopicSettings) -> None:
     """Fill in defaults.
 
     Raises:
-        BadRequestError: A limit is too large, or illegal for retention, or attributes are illegal.
+        BadRequestError: A limit is too large, or illegal for retention or delays, or attributes are illegal.
     """
     settings.chain_width = settings.chain_width or CHAIN_WIDTH_DEFAULT
     settings.batch_size_bytes_max = settings.batch_size_bytes_max or BATCH_BYTES_MAX
@@ -185,6 +186,8 @@ def _complete(settings: records_pb2.TopicSettings) -> None:
     if max(settings.batch_size_bytes_max, settings.message_size_bytes_max) > BATCH_BYTES_MAX:
         raise BadRequestError(f"batches and messages have at most {BATCH_BYTES_MAX} bytes")
     _check_retention(settings)
+    check_delay_limits({field.name: value for field, value in settings.ListFields()})
+    settings.delay_max_ms, settings.delayed_pending_max = delay_limits_of(settings)
     check_attributes(settings.attributes)
 
 

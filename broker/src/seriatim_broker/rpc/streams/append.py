@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from seriatim_api.batch import FLAG_PUBLISH, FLAG_STAGED, BatchHeader
+from seriatim_api.batch import FLAG_DELAYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.errors import (
     BadRequestError,
     ChecksumMismatchError,
@@ -26,6 +26,7 @@ from seriatim_api.v1 import broker_pb2
 from seriatim_api.wire.framed_connection import SLICE_S
 from seriatim_api.wire.frames import AppendEntry, AppendFrame, FrameError, read_append_frame
 
+from ...core.values.delays import DELAYS_DEFAULT
 from ...core.values.effects import AppendAccepted, AppendRefused
 from ...core.values.events import AckLevel, Append
 from ...core.values.producers import WINDOW_BATCHES
@@ -115,6 +116,7 @@ class AppendStream:
         level = entry.ack_level or AckLevel.REPLICATED_FLUSHED
         refuse = self._refusal(header, body, size, level)
         refuse_new = self._too_large(header, body) if refuse is None else None
+        delays = self._services.topic_limits.delays(header.partition) if header.flags & FLAG_DELAYED else DELAYS_DEFAULT
         level = min(level, AckLevel.REPLICATED_FLUSHED)
         driver = self._services.driver
         request = driver.new_request(partial(self._replied, header, entry.run))
@@ -130,6 +132,7 @@ class AppendStream:
                 level,
                 refuse,
                 refuse_new=refuse_new,
+                delays=delays,
             )
         )
 

@@ -1,12 +1,17 @@
-"""The size limits of topics, by partition, as far as they are below what this broker takes anyway."""
+"""The limits of topics, by partition: of delays, and of sizes as far as they are below what this broker takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
+from seriatim_api.delay_limits import DelayLimits, delay_limits_of
 from seriatim_api.v1 import records_pb2
 
+from ...core.values.delays import KnownDelayLimits
 from ...core.values.sizes import SizeLimits
+
+_DEFAULTS: Final = (None, DelayLimits())
 
 
 class TopicLimits:
@@ -22,15 +27,19 @@ class TopicLimits:
     def __init__(self, batch_bytes_max: int) -> None:
         self.is_current: Callable[[], bool] = lambda: False
         self._batch_bytes_max = batch_bytes_max
-        self._by_partition: dict[int, SizeLimits] = {}
+        self._by_partition: dict[int, tuple[SizeLimits | None, DelayLimits]] = {}
         self._partitions: dict[str, tuple[int, ...]] = {}
 
     def of(self, partition: int) -> SizeLimits | None:
-        """The limits of a partition's topic; None if it has no lower ones than this broker."""
-        return self._by_partition.get(partition)
+        """The limits of sizes of a partition's topic; None if it has no lower ones than this broker."""
+        return self._by_partition.get(partition, _DEFAULTS)[0]
+
+    def delays(self, partition: int) -> KnownDelayLimits:
+        """The limits of delays of a partition's topic."""
+        return KnownDelayLimits(self._by_partition.get(partition, _DEFAULTS)[1], self.is_current())
 
     def of_settings(self, settings: records_pb2.TopicSettings) -> SizeLimits | None:
-        """The limits that these settings say; None if they are not lower than this broker's."""
+        """The limits of sizes that these settings say; None if they are not lower than this broker's."""
         most = self._batch_bytes_max
         limits = SizeLimits(settings.batch_size_bytes_max or most, settings.message_size_bytes_max or most)
         return limits if min(limits) < most else None
@@ -39,8 +48,10 @@ class TopicLimits:
         """A topic was made, changed or deleted (None)."""
         for partition in self._partitions.pop(topic, ()):
             del self._by_partition[partition]
-        limits = self.of_settings(record.settings) if record is not None else None
-        if record is not None and limits is not None:
+        if record is None:
+            return
+        limits = self.of_settings(record.settings), delay_limits_of(record.settings)
+        if limits != _DEFAULTS:
             partitions = (*record.partition_ids, *record.growing_partition_ids)
             self._partitions[topic] = partitions
             self._by_partition.update(dict.fromkeys(partitions, limits))
