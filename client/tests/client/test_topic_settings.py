@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from seriatim import Admin, TopicSettings
+from seriatim._values.topics import topic_of
 from seriatim_api.errors import BadRequestError
 from seriatim_api.v1 import broker_pb2, records_pb2
 
@@ -43,19 +44,45 @@ async def test_who_says_nothing_of_retention_gets_the_default_of_the_cluster(adm
 
 
 async def test_all_settings_reach_the_brokers_and_come_back(admin: Admin, caller: Recorded) -> None:
-    asked = TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20, {"owner": "a", "b": ""})
+    asked = TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20, {"owner": "a", "b": ""}, 0, 9)
     made = await admin.create_topic("t", settings=asked)
-    assert made.settings == TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20, {"owner": "a", "b": ""})
+    assert made.settings == replace(asked)
     assert type(made.settings.attributes) is dict
     assert len({made, replace(made)}) == 1, "topics can be kept in a set"
 
 
 async def test_a_change_names_what_it_changes_zeros_too(admin: Admin, caller: Recorded) -> None:
     await admin.update_topic("t", retention_ms=0, retain_unread=False, unread_bytes_max=1 << 30)
-    (request,) = caller.requests
+    await admin.update_topic("t", delay_max_ms=0, delayed_pending_max=5)
+    request, delays = caller.requests
     assert isinstance(request, broker_pb2.UpdateTopicRequest)
     assert set(request.settings_mask) == {"retention_ms", "retain_unread", "unread_bytes_max"}
     assert request.settings == records_pb2.TopicSettings(unread_bytes_max=1 << 30)
+    assert set(delays.settings_mask) == {"delay_max_ms", "delayed_pending_max"}
+    assert delays.settings == records_pb2.TopicSettings(delay_max_ms=0, delayed_pending_max=5)
+
+
+async def test_a_topic_of_an_earlier_version_has_the_default_limits_of_delays() -> None:
+    settings = topic_of(records_pb2.TopicRecord(name="t")).settings
+    assert (settings.delay_max_ms, settings.delayed_pending_max) == (40 * 86_400_000, 10_000_000)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"delay_max_ms": 366 * 86_400_000 + 1}, "delay_max_ms is 31622400001: it is 0 .the topic takes no delayed"),
+        ({"delay_max_ms": 1.5}, "delay_max_ms is a whole number, not 1.5"),
+        ({"delayed_pending_max": 0}, "delayed_pending_max is 0: it is at least 1 message"),
+    ],
+)
+async def test_limits_of_delays_that_no_topic_can_have_are_refused(
+    admin: Admin, caller: Recorded, wrong: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(BadRequestError, match=text):
+        await admin.create_topic("t", settings=TopicSettings(**wrong))
+    with pytest.raises(BadRequestError, match=text):
+        await admin.update_topic("t", **wrong)
+    assert caller.requests == []
 
 
 @pytest.mark.parametrize(

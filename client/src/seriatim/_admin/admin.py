@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from seriatim_api.attributes import check_attribute_name, check_attributes
+from seriatim_api.delay_limits import check_delay_limits
 from seriatim_api.errors import (
     BadRequestError,
     DeadlineExceededError,
@@ -137,6 +138,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
         unread_bytes_max: int | None = None,
         attributes: Mapping[str, str] | None = None,
         attribute_changes: Mapping[str, str | None] | None = None,
+        delay_max_ms: int | None = None,
+        delayed_pending_max: int | None = None,
     ) -> Topic:
         """Add partitions to a topic or change its settings, and wait until all its partitions accept messages.
 
@@ -151,7 +154,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             name: The topic's name.
             partition_count: The new number of partitions, at least the present one; None: no change.
             message_size_bytes_max: See `TopicSettings`, also for all settings below. None: no change. 0: the cluster's
-                default, or no limit.
+                default, or no limit, unless `TopicSettings` says otherwise.
             batch_size_bytes_max: See `TopicSettings`.
             retention_ms: See `TopicSettings`.
             chain_width: See `TopicSettings`.
@@ -162,6 +165,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             attributes: See `TopicSettings`. They replace all attributes of the topic.
             attribute_changes: New values of some attributes, by name; None removes an attribute. The others stay as
                 they are, also if another program changes them at the same time.
+            delay_max_ms: See `TopicSettings`. Messages that are delayed already stay so.
+            delayed_pending_max: See `TopicSettings`.
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
@@ -178,6 +183,8 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
             "unread_ms_max": unread_ms_max,
             "unread_bytes_max": unread_bytes_max,
             "attributes": attributes,
+            "delay_max_ms": delay_max_ms,
+            "delayed_pending_max": delayed_pending_max,
         }
         request = broker_pb2.UpdateTopicRequest(name=name)
         if partition_count is not None:
@@ -557,8 +564,8 @@ def _check_values(settings: Mapping[str, object]) -> None:
     """Refuse values that do not fit into their fields. The brokers check the rest.
 
     Raises:
-        BadRequestError: A value is of another kind, below 0, or too large for a topic's record, or attributes are
-            illegal.
+        BadRequestError: A value is of another kind, below 0, or too large for a topic's record, or attributes or
+            limits of delays are illegal.
     """
     for name, value in settings.items():
         if name == "attributes":
@@ -573,6 +580,7 @@ def _check_values(settings: Mapping[str, object]) -> None:
         bits = 32 if name in _SMALL else 63
         if not 0 <= value < 1 << bits:
             raise BadRequestError(f"{name} is {value}: it is 0 or more, and below 2**{bits}")
+    check_delay_limits(settings)
 
 
 def chain_of(record: records_pb2.ChainRecord) -> Chain:

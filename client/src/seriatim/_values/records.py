@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from seriatim_api.delay_limits import DELAY_MAX_MS_DEFAULT, DELAYED_PENDING_MAX_DEFAULT
 from seriatim_api.ids import format_offset
 
 from seriatim._values.arguments import takes_options
@@ -191,6 +192,8 @@ class TopicSettings:
             and read none. At most 64, and at most 4 KiB together (names and values in UTF-8). A name has letters,
             digits, `.`, `_`, `-` and `/`, begins with a letter, a digit or `_`, and has at most 249 characters. Names
             that begin with `seriatim.` are taken. A value is any text.
+        delay_max_ms: The longest delay of a message, in ms, at most 366 days. 0: the topic takes no delayed messages.
+        delayed_pending_max: How many delayed messages of a partition may wait for their time, at least 1.
 
     Raises:
         BadRequestError: There is no setting of that name. Values are checked when a topic is made or changed.
@@ -206,6 +209,8 @@ class TopicSettings:
     unread_ms_max: int = 0
     unread_bytes_max: int = 0
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    delay_max_ms: int = DELAY_MAX_MS_DEFAULT
+    delayed_pending_max: int = DELAYED_PENDING_MAX_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

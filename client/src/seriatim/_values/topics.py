@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from seriatim_api.delay_limits import delay_limits_of
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from seriatim._values.conversion import value_of
@@ -50,6 +51,6 @@ def topic_of(record: records_pb2.TopicRecord, cluster_id: str = "") -> Topic:
         Topic,
         record,
         state=_STATES.get(record.state, "UNKNOWN"),
-        settings=value_of(TopicSettings, record.settings),
+        settings=value_of(TopicSettings, record.settings, **delay_limits_of(record.settings)._asdict()),
         cluster_id=cluster_id,
     )

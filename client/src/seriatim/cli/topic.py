@@ -23,6 +23,7 @@ from seriatim.cli._execution.connection import call_admin
 from seriatim.cli._execution.coroutines import run
 from seriatim.cli._operations import broadcast_consumers, retention_change
 from seriatim.cli._options import attributes as attribute_options
+from seriatim.cli._options import delays as delay_options
 from seriatim.cli._options.places import PLACE, Written
 from seriatim.cli._options.settings import Settings
 from seriatim.cli._rendering.output import chain_fields, draw, pick
@@ -60,6 +61,7 @@ def topic() -> None:
 @click.option(
     "--chain-width", type=click.IntRange(1), help="Number of broker groups in a send chain. [default: the cluster's]"
 )
+@delay_options.options
 @attribute_options.SETS
 @click.pass_obj
 def create(
@@ -71,7 +73,7 @@ def create(
     message_size_max: int | None,
     chain_width: int | None,
     attributes: Sequence[tuple[str, str]],
-    **retention: Any,
+    **limits: Any,
 ) -> None:
     """Create the topic NAME, and wait until it can be used.
 
@@ -79,7 +81,8 @@ def create(
     size counts. Retention drops messages for every consumer group. If a group has not read them, its consumers are
     notified.
     """
-    change = retention_change.change_of(**retention)
+    delays = delay_options.taken_from(limits)
+    change = retention_change.change_of(**limits)
     if (change.get("unread_ms_max") or change.get("unread_bytes_max")) and not change.get("retain_unread"):
         raise click.UsageError("--unread-max and --unread-size-max limit what --retain-unread keeps: give it too")
     wanted = seriatim.TopicSettings(
@@ -88,6 +91,7 @@ def create(
         chain_width=0 if chain_width is None else chain_width,
         attributes=cast("dict[str, str]", attribute_options.changes_of(attributes)),
         **change,
+        **delays,
     )
     made = call_admin(settings, lambda admin: admin.create_topic(name, partitions, wanted))
     settings.tell(_fields(made), f"created {made.name} with {_count(made.partition_count, 'partition')}")
@@ -103,7 +107,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
             **pick(settings, "size_bytes=retention_bytes", "keeps_unread=retain_unread"),
             **pick(settings, "unread_ms_max", "unread_bytes_max"),
         },
-        "chain_width": settings.chain_width,
+        **pick(settings, "chain_width", "delay_max_ms", "delayed_pending_max"),
         "attributes": dict(sorted(settings.attributes.items())),
         "created_at_ms": topic.created_at_ms,
     }
@@ -206,8 +210,7 @@ def describe(settings: Settings, name: str) -> None:
     size, width = found.settings.message_size_bytes_max, found.settings.chain_width
     sizes = f"message size at most: {size:,} bytes" if size else ""
     widths = f"broker groups in a chain: {width}" if width else ""
-    if sizes or widths:
-        echo("; ".join(part for part in (sizes, widths) if part))
+    echo("; ".join(part for part in (sizes, widths, delay_options.in_words(found.settings)) if part))
     for attribute, value in sorted(found.settings.attributes.items()):
         echo(f"attribute {attribute}={escaped(value.encode())}")
     echo(f"consumer groups: {', '.join(broadcast_consumers.lines_of(groups)) or 'none'}")
@@ -228,6 +231,7 @@ def describe(settings: Settings, name: str) -> None:
 @click.option(
     "--chain-width", type=click.IntRange(0), help="Number of broker groups in a send chain; 0: the cluster's."
 )
+@delay_options.options
 @attribute_options.SETS
 @attribute_options.REMOVES
 @click.option("--yes", is_flag=True, help="Do not ask before partitions are added or messages are dropped.")
@@ -242,7 +246,7 @@ def alter(
     attributes: Sequence[tuple[str, str]],
     removed: Sequence[str],
     yes: bool,
-    **retention: Any,
+    **limits: Any,
 ) -> None:
     """Add partitions to the topic NAME, or change its settings.
 
@@ -254,9 +258,10 @@ def alter(
 
     Attributes that you do not name stay as they are, also if another command changes them at the same time.
     """
-    change = retention_change.change_of(**retention)
+    delays = delay_options.taken_from(limits)
+    change = retention_change.change_of(**limits)
     attribute_changes = attribute_options.changes_of(attributes, removed)
-    if partitions is message_size_max is chain_width is None and not change and not attribute_changes:
+    if partitions is message_size_max is chain_width is None and not change and not delays and not attribute_changes:
         raise click.UsageError("name a change: --partitions N, --retention 7d, ...")
 
     async def work() -> Topic:
@@ -272,6 +277,7 @@ def alter(
                 chain_width=chain_width,
                 attribute_changes=attribute_changes or None,
                 **change,
+                **delays,
             )
 
     altered = run(work())
@@ -279,6 +285,8 @@ def alter(
     text = f"{altered.name} has {_count(altered.partition_count, 'partition')}, kept: {kept}"
     if altered.settings.attributes:
         text += f", {_count(len(altered.settings.attributes), 'attribute')}"
+    if delays:
+        text += f", {delay_options.in_words(altered.settings)}"
     settings.tell(_fields(altered), text)
 
 

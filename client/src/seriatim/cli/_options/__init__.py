@@ -9,4 +9,5 @@ Nothing here asks a broker, or knows a command.
     places                   places in a partition: an offset, an end, a time
     keys                     keys of messages
     attributes               attributes of topics
+    delays                   limits of topics for delayed messages
 """

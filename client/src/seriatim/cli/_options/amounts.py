@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from decimal import Decimal
 from typing import Final
+
+from seriatim_api.delay_limits import DELAY_MAX_MS_MAX
 
 from seriatim.cli._options.written import WrittenType
 
@@ -103,6 +106,20 @@ def _read_duration(text: str) -> int:
 
 DURATION: Final = WrittenType("DURATION", int, _read_duration)
 """A duration, in ms."""
+
+
+def _read_delay(text: str) -> int:
+    if text.strip().lower() in ("0", "none"):
+        return 0
+    with suppress(ValueError):
+        found = parse_duration_ms(text)
+        if 0 < found <= DELAY_MAX_MS_MAX:
+            return found
+    raise ValueError(f"{text!r} is no limit of delays: write 12h, 40d or the like, at most 366d; or 0 for no delays")
+
+
+DELAY: Final = WrittenType("DURATION", int, _read_delay)
+"""The longest delay of a topic, in ms."""
 
 
 def size_type(least: int) -> WrittenType[int]:
