@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values.chain import Chain
-from seriatim_broker.core.values.segment import SegmentState
+from seriatim_broker.core.values.segment import Segment, SegmentState
 
 from ..basics.interfaces import Cluster
 from ..basics.setting import Setting
@@ -28,13 +28,12 @@ class Copies:
 
     def open_length(self, chain: Chain) -> int:
         """How much of the open segment all present members have."""
-        segment = chain.open_segment
-        tails = []
-        for member in segment.members:
-            broker = self._cluster.brokers[member.broker]
-            if broker.member == member:
-                tails.append(own_tail(broker.disk.durable, chain.partition, segment.no))
-        return min(tails, default=0)
+        return min(self._tails(chain.partition, chain.open_segment), default=0)
+
+    def _tails(self, partition: PartitionId, segment: Segment) -> list[int]:
+        """Of the present disks that the chain names."""
+        present = (self._cluster.brokers[member.broker] for member in segment.members if not self.is_gone(member))
+        return [own_tail(broker.disk.durable, partition, segment.no) for broker in present]
 
     def open_segment_is_quiet(self, chain: Chain) -> bool:
         """Whether the members of the open segment are the current ones and hold the same."""
@@ -51,21 +50,22 @@ class Copies:
 
     def has_two_copies(self, chain: Chain) -> bool:
         """Whether each settled segment is complete on two of the present disks that the chain names."""
-        contradicted = self._judge.seen.contradicted
         for segment in chain.segments:
-            if segment.state is not SegmentState.SEALED or not segment.sealed_len:
+            length = segment.sealed_len
+            if segment.state is not SegmentState.SEALED or not length:
                 continue
-            whole = 0
-            for member in segment.members:
-                broker = self._cluster.brokers[member.broker]
-                if broker.member == member:
-                    tail = own_tail(broker.disk.durable, chain.partition, segment.no)
-                    is_contradicted = (chain.partition, segment.no) in contradicted
-                    keeps_more = is_contradicted and tail > segment.sealed_len
-                    whole += tail == segment.sealed_len or keeps_more
-            if whole < 2:
+            may_keep_more = (chain.partition, segment.no) in self._judge.seen.contradicted
+            tails = self._tails(chain.partition, segment)
+            if sum(tail == length or (may_keep_more and tail > length) for tail in tails) < 2:
                 return False
         return True
+
+    def is_agreed(self) -> bool:
+        """Whether each disk that the chain may contradict has read the record. Before that, it has quarantined
+        nothing."""
+        seen = self._judge.seen
+        logs = (log.record for place in seen.contradicted if place in seen.sealed for log in seen.logs(place))
+        return all(record.quarantined or record.sealed_len is not None for record in logs)
 
     def is_repaired(self) -> bool:
         """Whether every segment has two copies on present disks, as far as it is not lost for good."""

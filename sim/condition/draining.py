@@ -48,11 +48,7 @@ class Draining:
 
     def flows(self) -> bool:
         """Whether every producer is done, and every group was given everything."""
-        if (
-            not all(producer.is_done for producer in self._population.producers)
-            or self._judge.seen.waits_for_rebuild
-            or self._people.is_busy
-        ):
+        if not self._is_done():
             return False
         for partition in self._setting.partitions:
             chain = self._copies.chain(partition)
@@ -62,6 +58,12 @@ class Draining:
             if any(self._lacks(group, partition, chain, length) for group in self._population.groups):
                 return False
         return True
+
+    def _is_done(self) -> bool:
+        """Whether producers and administrators are done, and the coordinator lacks nothing."""
+        if self._judge.seen.waits_for_rebuild or self._people.is_busy:
+            return False
+        return all(producer.is_done for producer in self._population.producers)
 
     def _lacks(self, group: str, partition: PartitionId, chain: Chain, open_length: int) -> bool:
         """Whether a group has not been given everything."""
@@ -88,15 +90,7 @@ class Draining:
 
     def is_drained(self) -> bool:
         """Whether all is settled, copied and read."""
-        if self._cluster.is_busy:
-            return False
-        if (
-            not all(producer.is_done for producer in self._population.producers)
-            or self._judge.seen.waits_for_rebuild
-            or self._people.is_busy
-        ):
-            return False
-        if not self._publishing.is_done:
+        if self._cluster.is_busy or not self._is_done() or not self._publishing.is_done:
             return False
         for partition in self._setting.partitions:
             chain = self._copies.chain(partition)
@@ -115,13 +109,14 @@ class Draining:
                 partition, [*self._population.readers, *self._population.keyed_groups]
             ):
                 return False
-        return not self._cluster.missing()
+        return self._copies.is_agreed() and not self._cluster.missing()
 
     def stuck(self) -> str:
         """The reasons why the run is not drained yet."""
         parts = [f"{producer.name} waits" for producer in self._population.producers if not producer.is_done]
         parts += ["an operation on a group is not done"] if self._people.is_busy else []
         parts += [] if self._publishing.is_done else [self._publishing.stuck]
+        parts += [] if self._copies.is_agreed() else ["a disk that the chain contradicts has not read the record"]
         for partition in self._setting.partitions:
             chain = self._copies.chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):

@@ -253,5 +253,10 @@ def test_chains_do_not_grow_by_switches_without_messages() -> None:
     assert segment_count < switch_count / 2
 
 
+def test_a_contradicted_disk_reads_the_record_before_the_end() -> None:
+    """Segment 1 is sealed as empty, and all else is done when the disk that has more comes back."""
+    assert _seen([Task(5009, "brokers", profile="contradicted", batch_count=20)])["quarantined"]
+
+
 def test_there_is_a_fault_for_each_kind_of_change_to_groups() -> None:
     assert [kind for kind in GROUP_KINDS if not hasattr(BrokerGroupsInjector, f"inject_{kind}")] == []
