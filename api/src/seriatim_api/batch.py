@@ -19,7 +19,7 @@ segment adds the place (segment, base index), the append time, `spared` and the 
     56      first_timestamp_ms (i64)
     64      last_timestamp_ms (i64)
     72      append_time_ms (i64)
-    80      due_time_ms (i64)      delayed messages; 0: none
+    80      due_time_ms (i64)      with FLAG_DELAYED or FLAG_FIRED; 0: none. A client may send a duration: `-delay_ms`
     88      source_sequence (u64)  order as declared by the source; valid with FLAG_SOURCE_SEQUENCE
     96      trace_id (16 bytes)    W3C trace context
     112     span_id (8 bytes)
@@ -68,7 +68,7 @@ FLAG_HELD: Final = 1 << 10
 FLAG_RELEASED: Final = 1 << 11
 FLAG_LATE: Final = 1 << 12
 FLAG_CONTROL: Final = 1 << 13
-FLAGS_KNOWN: Final = (1 << 9) - 1
+FLAGS_KNOWN: Final = (1 << 10) - 1
 """A header with another flag is refused wherever it is read: its batch would count as an ordinary one."""
 
 FLAG_NAMES: Final = {
@@ -80,8 +80,8 @@ FLAG_NAMES: Final = {
     FLAG_LATE: "LATE",
     FLAG_CONTROL: "CONTROL",
 }
-FLAGS_UNSERVED: Final = FLAG_DELAYED | FLAG_SOURCE_SEQUENCE
-"""A master refuses a client's batch with one of these: it would be delivered as if the flag were not there."""
+FLAGS_UNSERVED: Final = FLAG_DELAYED | FLAG_SOURCE_SEQUENCE | FLAG_FIRED
+"""A master refuses a client's batch with one of these: brokers do not do what it says, or only they may say it."""
 
 _STRUCT: Final = struct.Struct("<2sBBIIIQII16sQqqqqQ16s8s16sIIQ32sII")
 HEADER_SIZE_BYTES: Final = _STRUCT.size
@@ -91,6 +91,10 @@ _PLACE: Final = struct.Struct("<IQ")  # segment, base_index at 12
 _PLACE_AT: Final = 12
 _APPEND_TIME: Final = struct.Struct("<q")
 _APPEND_TIME_AT: Final = 72
+_FLAGS: Final = struct.Struct("<I")
+_FLAGS_AT: Final = 4
+_DUE_TIME: Final = struct.Struct("<q")
+_DUE_TIME_AT: Final = 80
 _CHAIN: Final = struct.Struct("<II")
 _CHAIN_AT: Final = 184
 
@@ -159,7 +163,7 @@ class BatchHeader(NamedTuple):
     @property
     def origin(self) -> tuple[int, int]:
         """Of a copy that a broker made: the partition and the offset of what it copied, of a replayed message those of
-        its dead letter. (0, 0) if it is no copy.
+        its dead letter, of a fired or moved one those where it was stored first. (0, 0) if it is no copy.
         """
         offset, partition = _ORIGIN.unpack_from(self.raw, _ORIGIN_AT)
         return partition, offset
@@ -201,7 +205,8 @@ def make_header(
 ) -> bytes:
     """The header that a producer sends: without place, append time and checksum chain.
 
-    `origin` is the partition and the offset of what the batch is a copy of.
+    `origin` is the partition and the offset of what the batch is a copy of. `due_time_ms` below 0 is a duration: the
+    master makes a time of it (`place`).
     """
     assert message_count > 0
     assert len(producer) == 16
@@ -254,9 +259,19 @@ def place(
     previous_checksum: int,
     checksum: Checksum,
     spared: int = 0,
+    due_time_ms: int | None = None,
 ) -> BatchHeader:
-    """The header with its place in the log, and the checksum chain continued over it."""
+    """The header with its place in the log, and the checksum chain continued over it.
+
+    `due_time_ms`, if given, replaces that of the header. With 0 the batch is not delayed any more.
+    """
     raw = bytearray(header.raw)
+    if due_time_ms is not None:
+        header = header._replace(
+            flags=header.flags if due_time_ms else header.flags & ~FLAG_DELAYED, due_time_ms=due_time_ms
+        )
+        _FLAGS.pack_into(raw, _FLAGS_AT, header.flags)
+        _DUE_TIME.pack_into(raw, _DUE_TIME_AT, due_time_ms)
     _PLACE.pack_into(raw, _PLACE_AT, segment, base_index)
     _APPEND_TIME.pack_into(raw, _APPEND_TIME_AT, append_time_ms)
     _SPARED.pack_into(raw, _SPARED_AT, spared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from seriatim_api.batch import FLAG_DELAYED, FLAG_NAMES, FLAG_SOURCE_SEQUENCE, FLAG_STAGED, parse_header
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, FLAG_NAMES, FLAG_SOURCE_SEQUENCE, FLAG_STAGED, parse_header
 from seriatim_api.errors import BadRequestError
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_broker.core.values import events as ev
@@ -34,7 +34,7 @@ def stage() -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("flag", [FLAG_DELAYED, FLAG_SOURCE_SEQUENCE], ids=FLAG_NAMES.get)
+@pytest.mark.parametrize("flag", [FLAG_DELAYED, FLAG_SOURCE_SEQUENCE, FLAG_FIRED], ids=FLAG_NAMES.get)
 def test_a_flag_without_effect_is_refused_by_its_name(flag: int) -> None:
     for (error,) in (sent(opened_master(), flags=flag), sent(stage(), flags=flag | FLAG_STAGED)):
         assert FLAG_NAMES[flag] in error

@@ -10,6 +10,7 @@ targets      places to which a consumer group may be moved
 log          what a member keeps on its disk: batches, segments, preparations, cursors
 producers    tables of the last batches of each producer
 writers      records of writers, and their transitions
+passing      which batches readers pass
 sizes        how large batches and messages of a topic may be
 delays       how long messages of a topic may be delayed
 deleted      partitions that were deleted, as ranges of ids

@@ -24,11 +24,16 @@ from .producers import Table
 from .segment import PRODUCERS_DEFAULT
 
 FORMS = 0
-"""All forms that this version reads, as a sum of powers of two: a constant `FORM_…` for each. There is none now.
+"""All forms that this version reads, as a sum of powers of two: a constant `FORM_…` for each.
 
 A form is what brokers of the version before do not read. A broker sends or writes it only to those that say that they
 read it (`peers.versions`, `runtime.coordinator.forms`). `docs/contributing/formats.md` says how a form is added and
 dropped.
+"""
+
+FORM_DELAYED = 1
+"""The broker knows delayed messages. Code without it refuses fired ones, and gives delayed ones to readers at once. It
+is not in `FORMS` before this version does all of it.
 """
 
 

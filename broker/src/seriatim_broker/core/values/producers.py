@@ -9,9 +9,9 @@ batches above the commit (`_pending`) are beside it. `fold` moves them over when
 producer may go, so a cut never has to bring one back. Questions are answered as if everything were committed: a
 producer that will go when a batch above the commit is committed is not known any more (`_gone`).
 
-Writers of publications, forwarders of dead letters, and replays have a room of their own each, with a quarter of the
-limit. A producer pushes out only producers of its room. The end of its id says which room that is. Its first batch
-says how many of those that would go first stay (`spared`), because they were heard lately.
+Writers of publications, forwarders of dead letters and of delayed messages, and replays have a room of their own each,
+with a quarter of the limit. A producer pushes out only producers of its room. The end of its id says which room that
+is. Its first batch says how many of those that would go first stay (`spared`), because they were heard lately.
 
 A partition may have 100,000 producers, and a switch waits for their table. So a window is packed bytes in memory, on
 the disk and on the wire, and a table at rest is one string of bytes. Most producers fell silent long ago. If many have
@@ -41,6 +41,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from seriatim_api.batch import SPARED_ALL, BatchHeader
 from seriatim_api.dead_letters import FORWARDER_MARK, REPLAY_MARK
+from seriatim_api.delayed import FIRE_MARK, MOVE_MARK
 from seriatim_api.ids import make_offset
 from seriatim_api.publications import PRODUCER_MARK
 
@@ -132,7 +133,13 @@ def _offset_of(window: Window) -> int:
 ROOMS: Final = (0, 1, 2, 3)
 ORDINARY, WRITERS, FORWARDERS, REPLAYS = ROOMS
 
-_ROOM_OF: Final = {PRODUCER_MARK: WRITERS, FORWARDER_MARK: FORWARDERS, REPLAY_MARK: REPLAYS}
+_ROOM_OF: Final = {
+    PRODUCER_MARK: WRITERS,
+    FORWARDER_MARK: FORWARDERS,
+    FIRE_MARK: FORWARDERS,
+    MOVE_MARK: FORWARDERS,
+    REPLAY_MARK: REPLAYS,
+}
 
 KEPT_SHARE: Final = 4
 """Writers, forwarders and replays each have a room for the limit divided by this."""

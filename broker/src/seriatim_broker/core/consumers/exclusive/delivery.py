@@ -23,6 +23,7 @@ from ...values.effects import Batches, ReadLog, Skip
 from ...values.events import ConsumerAck
 from ...values.kinds import ReadKind
 from ...values.log import Batch
+from ...values.passing import is_passed_by
 from ...values.producers import ProducerTable
 from ..cursors import control_records, delivery_attempts, gap_reports
 from ..cursors.consumer_group import serving_of, tell
@@ -116,10 +117,10 @@ def deliver_held_back(served: Served) -> None:
     if not _is_acknowledged_first(served, end):
         return
     dispatcher.held_back = ()
-    for_it = (0, group_hash(consumer_group.name))  # rule `for-one-group` in `keyed.grants`
+    for_it = (0, group_hash(consumer_group.name))
     run: list[Batch] = []
     for batch in batches:
-        if before.covers(batch.header) or batch.header.for_group not in for_it:
+        if before.covers(batch.header) or is_passed_by(batch.header, for_it):
             _deliver_run(served, consumer, run)
             run = []
             _skip(served, consumer, batch)
@@ -169,9 +170,9 @@ def _is_acknowledged_first(served: Served, end: int) -> bool:
 
 
 def _skip(served: Served, consumer: Consumer, batch: Batch) -> None:
-    """The batch is earlier in the order already, or for another consumer group: notify the consumer of the skip.
+    """The batch is earlier in the order already, not due yet, or for another consumer group.
 
-    So it can check for holes.
+    The consumer is notified of the skip, so that it can check for holes.
     """
     start = max(batch.header.base_index, served.dispatcher.delivered)
     tell(served.broker, consumer, Skip(served.segment.no, start, batch.header.end_index))

@@ -30,6 +30,7 @@ from ...values.events import KeysRead, RowsRead
 from ...values.keyed import ConsumerMode, KeyColumn
 from ...values.kinds import ReadKind, TimerKind
 from ...values.messages import CopyAnswer
+from ...values.passing import is_passed_by
 from ...values.positions import Place, end_of_gone, position_of
 from ...values.segment import SegmentState
 from ..cursors import control_records
@@ -246,10 +247,6 @@ def on_keys_read(served: KeyedServed, event: KeysRead) -> None:
             served.retry_in(broker.config.retry_us)
             return
     is_shared = served.cursor.mode is ConsumerMode.SHARED
-    # Rule `for-one-group` (J4): a replayed copy is only for the consumer group that failed on the message. Without it:
-    #   1. Groups g and h have message k:5. g fails on it, and it goes to the dead-letter topic of g.
-    #   2. An administrator replays it. Its copy is k:9.
-    #   3. h, which has worked on k:5 long ago, is given k:9.
     for_it = (0, group_hash(served.group.name))
     for column in event.columns:
         header = column.header
@@ -257,7 +254,7 @@ def on_keys_read(served: KeyedServed, event: KeysRead) -> None:
             break
         if header.base_index > keyed.read_index:
             break  # a hole: read again from there
-        if (before is not None and before.covers(header)) or header.for_group not in for_it:
+        if (before is not None and before.covers(header)) or is_passed_by(header, for_it):
             keyed.window.pass_over(range(max(keyed.read_index, header.base_index), header.end_index))
         else:
             _take_in(keyed, column, is_shared=is_shared)

@@ -40,6 +40,7 @@ from ...values.effects import (
 from ...values.events import ReadRange
 from ...values.kinds import ReadKind, TimerKind
 from ...values.log import Batch
+from ...values.passing import is_passed_by
 from ...values.positions import Place, first_kept, is_dropped
 from ...values.producers import ProducerTable
 from ...values.segment import Segment, SegmentState
@@ -241,7 +242,7 @@ def on_log_read(
 def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable, *, is_raw: bool) -> list[RangeEvent]:
     """The batches in rows, and between the rows skips of batches that are earlier in the order already.
 
-    Batches that are only for one consumer group are skipped too. A raw read skips nothing.
+    Batches that are not due yet, or only for one consumer group, are skipped too. A raw read skips nothing.
 
     Rule `range-repeats` (I9): a range read skips a batch that is earlier in the order already. Without it:
       1. a is at 1:0. After the unsettled segment 1 it was stored again at 2:0.
@@ -250,7 +251,7 @@ def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable, *, is_ra
     events: list[RangeEvent] = []
     for batch in batches:
         header, last = batch.header, events[-1] if events else None
-        if before.covers(header) or (header.for_group and not is_raw):
+        if before.covers(header) or (not is_raw and is_passed_by(header, (0,))):
             begin = header.base_index
             if isinstance(last, RangeSkip):
                 begin = last.from_index
