@@ -183,6 +183,8 @@ def test_defaults_appear_in_what_is_stored(kept: Any) -> None:
         "batchSizeBytesMax": 1 << 20,
         "messageSizeBytesMax": 1 << 20,
         "chainWidth": 5,
+        "delayMax": "40d",
+        "delayedPendingMax": 10_000_000,
         "deletionPolicy": "Retain",
     }
     group = kept(good("ConsumerGroup", mode="Shared", retry={}))["spec"]

@@ -29,15 +29,37 @@ async def test_an_object_becomes_a_topic_with_one_write(world: World) -> None:
 
 async def test_settings_arrive_in_the_brokers_units(world: World) -> None:
     await world.with_topic(
-        durability="Replicated", retention="1d", batchSizeBytesMax=2048, messageSizeBytesMax=100, chainWidth=3
-    )
+        durability="Replicated", retention="1d", batchSizeBytesMax=2048, messageSizeBytesMax=100, chainWidth=3,
+        delayMax="1d12h", delayedPendingMax=7,
+    )  # fmt: skip
     assert world.brokers.topics["events"].topic.settings == records_pb2.TopicSettings(
         flush=False,
         retention_ms=86_400_000,
         batch_size_bytes_max=2048,
         message_size_bytes_max=100,
         chain_width=3,
+        delay_max_ms=36 * 3_600_000,
+        delayed_pending_max=7,
     )
+
+
+async def test_limits_of_delays_are_those_of_the_object(world: World) -> None:
+    await world.with_topic()
+    settings = world.brokers.topics["events"].topic.settings
+    for name in ("delay_max_ms", "delayed_pending_max"):
+        settings.ClearField(name)  # as an earlier version stored it
+    world.brokers.tell("events")
+    await world.settle()
+    assert world.brokers.calls == ["create events 1"], "the defaults count in both"
+    world.api.change("Topic", "events", delayMax="0s")
+    await world.settle()
+    assert world.brokers.calls[1:] == ["update events 0 delay_max_ms"]
+    assert (settings.HasField("delay_max_ms"), settings.delay_max_ms) == (True, 0)
+    settings.delayed_pending_max = 5
+    world.brokers.tell("events")
+    await world.settle()
+    assert (settings.delay_max_ms, settings.delayed_pending_max) == (0, 10_000_000)
+    assert world.told() == ["TopicCreated", "TopicUpdated", "DriftReverted"]
 
 
 async def test_the_brokers_name_may_be_another_one(world: World) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
+from seriatim_api.delay_limits import DELAY_MAX_MS_DEFAULT, DELAYED_PENDING_MAX_DEFAULT
 from seriatim_api.ids import TopicIncarnation
 
 from ..spec.topic import Topic, TopicSpec
@@ -56,6 +57,8 @@ class TopicSettings:
     unread_ms_max: int = 0
     unread_bytes_max: int = 0
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    delay_max_ms: int = DELAY_MAX_MS_DEFAULT
+    delayed_pending_max: int = DELAYED_PENDING_MAX_DEFAULT
 
     @classmethod
     def of(cls, spec: TopicSpec) -> TopicSettings:
@@ -71,6 +74,8 @@ class TopicSettings:
             unread_ms_max=spec.unread_ms_max,
             unread_bytes_max=spec.unread_bytes_max,
             attributes=spec.attributes or {},
+            delay_max_ms=spec.delay_max_ms,
+            delayed_pending_max=spec.delayed_pending_max,
         )
 
 

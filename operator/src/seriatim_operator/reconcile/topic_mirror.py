@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Final, Literal
 
+from seriatim_api.delay_limits import delay_limits_of
 from seriatim_api.v1 import broker_pb2, records_pb2
 
 from ..plan.chains import ChainCounts
@@ -118,7 +119,8 @@ def _holders(copies: broker_pb2.ChainSummary.Copies) -> Holders:
 
 def _settings(settings: records_pb2.TopicSettings) -> TopicSettings:
     values = {one.name: getattr(settings, one.name) for one in fields(TopicSettings)}
-    return TopicSettings(**{**values, "attributes": dict(settings.attributes)})
+    limits = delay_limits_of(settings)._asdict()
+    return TopicSettings(**{**values, **limits, "attributes": dict(settings.attributes)})
 
 
 def settings_message(settings: TopicSettings) -> records_pb2.TopicSettings:

@@ -12,12 +12,13 @@ from seriatim_api.attributes import (
     ATTRIBUTES_BYTES_MAX,
     ATTRIBUTES_MAX,
 )
+from seriatim_api.delay_limits import DELAYED_PENDING_MAX_DEFAULT
 
 from .base import Model, Resource, Status
 from .columns import AGE, Column, condition_columns
 from .fields import BROKER_NAME_LENGTH_MAX, ClusterName, DeletionPolicy, LegalName, Quantity
 from .rules import ListKeys, Rule, immutable
-from .values import DURATION_PATTERN, FOREVER, parse_quantity, parse_retention_ms
+from .values import DURATION_PATTERN, FOREVER, parse_duration_s, parse_quantity, parse_retention_ms
 
 PARTITIONS_MAX: Final = 20_000
 BYTES_MAX: Final = 1 << 20
@@ -46,6 +47,13 @@ RetentionTime = Annotated[
     Rule(f"self == '{FOREVER}' || self.matches('[1-9]')", "keep messages for at least 1s"),
 ]
 """How long brokers keep messages."""
+
+DelayTime = Annotated[
+    str,
+    Field(max_length=40),
+    Rule(f"self.matches('{DURATION_PATTERN}')", "write a duration with units d, h, m or s, such as 12h or 40d"),
+]
+"""How long messages may be delayed."""
 
 RetentionSize = Annotated[
     Quantity,
@@ -134,6 +142,10 @@ class TopicSpec(Model):
     """Texts by name for your tools, such as an owner or a ticket. Brokers store them and read none. If the field is
     there, the topic has exactly these attributes; `{}` removes all. Without it, the operator leaves the attributes of
     the topic as they are."""
+    delay_max: DelayTime = "40d"
+    """The longest delay of a message, at most 366d. `0s`: the topic takes no delayed messages."""
+    delayed_pending_max: Annotated[int, Field(ge=1)] = DELAYED_PENDING_MAX_DEFAULT
+    """How many delayed messages of a partition may wait for their time."""
     deletion_policy: DeletionPolicy = "Retain"
     """What happens to the topic when this object is deleted: `Retain` keeps the topic and its messages, `Delete`
     deletes them."""
@@ -157,6 +169,11 @@ class TopicSpec(Model):
     def unread_bytes_max(self) -> int:
         """The size limit of a partition with unread messages, in bytes; 0 means no limit."""
         return int(parse_quantity(self.unread_size_max)) if self.unread_size_max is not None else 0
+
+    @property
+    def delay_max_ms(self) -> int:
+        """The longest delay in milliseconds; 0 means no delayed messages."""
+        return parse_duration_s(self.delay_max) * 1000
 
 
 class ChainStatus(Model):
