@@ -542,6 +542,8 @@ _ALL: Final = (
     _seeded("page of troubles", [b"disk_full: the disk is full\nready\n"], _read_page),
     _seeded("disk batch", [bytes(16) + _header(b"body", 1) + b"body"], _stored_batch, CorruptionError),
     _seeded("disk run", [bytes(16), bytes(24)], lambda data: stored.read_run(1, data), CorruptionError),
+    _seeded("disk row by due time", [bytes(8)], lambda data: stored.read_delayed(1, 1, data), CorruptionError),
+    _seeded("disk row by index", [bytes(8)], stored.read_due, CorruptionError),
     _seeded("disk window", [producers.pack_window([producers.Entry(1, 0, 5, 7)], 9)], _stored_window, CorruptionError),
     Decoder("control frame", _peer_message, _read_control, (RequestError,)),
     Decoder(

@@ -8,10 +8,12 @@ reported durable need be there.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+import pytest
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values.chain import Opening, Seal, create, remove_eligible, seal_and_open, trim
 from seriatim_broker.core.values.keyed import (
@@ -29,10 +31,12 @@ from seriatim_broker.core.values.log import (
     DropPartition,
     DropPreparation,
     DropSegment,
+    DueRow,
     HandOverId,
     HandOverState,
     LedgerChange,
     LedgerRow,
+    PutBatch,
     PutBlock,
     PutChain,
     PutCursor,
@@ -654,6 +658,123 @@ async def test_a_sequential_reader_goes_on_in_the_tail_copy(harness: Harness) ->
     for crash in (False, True):
         assert await SequentialReader(harness, builder).read_to_end() == builder.batches
         await harness.reopen(crash=crash)
+
+
+# ---- delayed batches -----------------------------------------------------------------------------------------
+
+
+class DelayedLog:
+    """A segment's log, half of whose batches are delayed, under random changes."""
+
+    def __init__(self, harness: Harness, seed: int) -> None:
+        self.harness = harness
+        self.chance = random.Random(seed)
+        self.builder = SegmentBuilder(1)
+        self.at = self.builder.partition
+        self.start = Start(0, 0, 0)
+
+    def puts(self, count: int) -> list[Write]:
+        """Writes of the next batches. Due times are few, so that batches have the same one."""
+        dues = [self.chance.choice((0, 0, 5, 6, 7, 900)) for _ in range(count)]
+        return [self.builder.put(self.chance.randrange(90), self.chance.randrange(1, 4), due_ms=due) for due in dues]
+
+    def record(self) -> list[Write]:
+        """The segment's record, and the log's beginning if retention dropped something."""
+        record: list[Write] = [PutSegment(self.at, replace(segment_record(), begin=self.start))]
+        return record + ([TrimLog(self.at, 1, *self.start[::2])] if self.start.first else [])
+
+    def cut(self) -> list[Write]:
+        """Cut the log somewhere."""
+        length = self.chance.choice([self.start.first, *(batch.header.end_index for batch in self.builder.batches)])
+        self.builder.rewind(length)
+        if not self.builder.batches:
+            self.builder.checksum = self.start.checksum
+        return [Truncate(self.at, 1, length, ())]
+
+    def trim(self) -> list[Write]:
+        """Retention drops some batches, or all."""
+        batches = self.builder.batches
+        count = self.chance.randrange(1, len(batches) + 1) if batches else 0
+        if count:
+            last = batches[count - 1].header
+            size_bytes = self.start.size_bytes + sum(batch.size_bytes for batch in batches[:count])
+            self.start = Start(last.end_index, last.checksum, size_bytes)
+            self.builder.batches = batches[count:]
+        return self.record()
+
+    def start_over(self) -> list[Write]:
+        """Let go of all batches, and begin again where retention left off."""
+        self.builder.batches, self.builder.index, self.builder.checksum = [], *self.start[:2]
+        return [Truncate(self.at, 1, 0, None), *self.record()]
+
+    def drop(self) -> list[Write]:
+        """Drop the segment or the partition, and make it again."""
+        self.start = Start(0, 0, 0)
+        self.builder.rewind(0)
+        gone = self.chance.choice((DropSegment(self.at, 1), DropPartition(self.at)))
+        return [gone, PutSegment(self.at, segment_record())]
+
+    def rewrite(self) -> list[Write]:
+        """Write the first batches again."""
+        return [Rewrite(self.at, 1, tuple(self.builder.batches[:3]))] if self.builder.batches else []
+
+    async def crash(self) -> None:
+        """Crash with writes that are not durable: what is left is a first part of the log."""
+        await put(self.harness, self.puts(1))
+        self.harness.storage.submit(self.puts(3))
+        await asyncio.sleep(0)
+        await self.harness.reopen(crash=True)
+        self.builder.rewind(self.harness.recovered[self.at].segments[0].tail)
+        if not self.builder.batches:
+            self.builder.checksum = self.start.checksum
+
+    async def check(self) -> None:
+        """Compare what is read with what the batches say, page by page."""
+        assert await read_all(self.harness, self.builder, self.start.first) == self.builder.batches
+        rows = [
+            DueRow(batch.header.due_time_ms, batch.header.base_index, batch.header.message_count, batch.size_bytes)
+            for batch in self.builder.batches
+            if batch.header.due_time_ms
+        ]
+        storage, page = self.harness.storage, self.chance.randrange(1, 6)
+        until_ms = self.chance.choice((4, 5, 6, 1_000))
+        due: list[DueRow] = []
+        while some := await storage.read_due(self.at, 1, due[-1][:2] if due else (0, 0), until_ms, page):
+            assert len(some) <= page
+            due += some
+        assert due == sorted(row for row in rows if row.due_ms <= until_ms)
+        index = self.chance.randrange(self.builder.index + 2)
+        found: list[DueRow] = []
+        while some := await storage.read_delayed(
+            self.at, 1, found[-1].index + found[-1].message_count if found else index, page
+        ):
+            assert len(some) <= page
+            found += some
+        assert found == [row for row in rows if row.index + row.message_count > index]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_rows_of_delayed_batches_are_a_function_of_the_log(harness: Harness, seed: int) -> None:
+    log = DelayedLog(harness, seed)
+    neighbours = [SegmentBuilder(1, 2), SegmentBuilder(2)]
+    await put(harness, [PutSegment(log.at, segment_record(2)), PutSegment(PartitionId(2), segment_record())])
+    await put(harness, [builder.put(due_ms=6) for builder in neighbours])
+    await put(harness, log.record())
+    for _ in range(40):
+        if log.chance.random() < 0.15:
+            await log.crash()
+        else:
+            change = log.chance.choice((log.cut, log.cut, log.trim, log.trim, log.start_over, log.drop, log.rewrite))
+            writes = log.puts(log.chance.randrange(5)) + change() + log.puts(log.chance.randrange(3))
+            if DropPartition(log.at) in writes:
+                writes += [PutSegment(log.at, segment_record(2)), PutBatch(log.at, neighbours[0].batches[0], 0, ())]
+            if writes:
+                ticket = harness.storage.submit(writes)
+                await (harness.durable(ticket) if log.chance.random() < 0.7 else asyncio.sleep(0))
+        await log.check()
+        for builder in neighbours:
+            rows = await harness.storage.read_due(builder.partition, builder.segment, (0, 0), 6, 9)
+            assert rows == [DueRow(6, 0, 1, builder.batches[0].size_bytes)]
 
 
 CASES: dict[str, Any] = {name: case for name, case in list(globals().items()) if name.startswith("test_")}

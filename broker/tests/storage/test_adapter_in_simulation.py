@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
 import pytest
 from seriatim_broker.adapters.crc import crc32c
-from seriatim_broker.core.values.log import PutSegment
+from seriatim_broker.core.values.log import PutSegment, RecoveredPartition
 from seriatim_broker.testing.adapter_storage import AdapterDisk, AdapterStorage
 from seriatim_broker.testing.virtual_time import LoopTimers
 
@@ -35,8 +36,16 @@ class AdapterHarness(InMemoryHarness):
     def open(self) -> None:
         """Open a storage, and take up what is on the disk."""
         super().open()
-        held = {found.partition: found for found in self.disk.recover() if found.segments}
-        assert {number: found for number, found in self.recovered.items() if found.segments} == held
+        assert _with_segments(self.recovered.values()) == _with_segments(self.disk.recover())
+
+
+def _with_segments(partitions: Iterable[RecoveredPartition]) -> list[RecoveredPartition]:
+    """Partitions that have segments, without sizes: after a cut the adapter estimates them."""
+    return [
+        replace(found, segments=tuple(replace(segment, size_bytes=0) for segment in found.segments))
+        for found in partitions
+        if found.segments
+    ]
 
 
 @pytest.fixture

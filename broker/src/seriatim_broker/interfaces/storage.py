@@ -4,6 +4,9 @@ A broker process has one storage object. The storage takes writes in order, and 
 a ticket. When the storage reports this ticket, the writes of that `submit` and of all earlier ones are durable. The
 writes of one `submit` become durable together. If the engine refuses a write for the moment, the storage keeps it and
 tries again, in order: callers see only `is_saturated`.
+
+Each delayed batch has a row, which is written and deleted together with the batch: `read_due` and `read_delayed` find
+what is due, or which batch has an index, and read no body. Batches of tail copies have none.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Protocol
 
 from seriatim_api.ids import PartitionId
 
-from ..core.values.log import Batch, RecoveredPartition, Write
+from ..core.values.log import Batch, DueRow, RecoveredPartition, Write
 from ..core.values.positions import BatchPlace, Measure
 
 
@@ -101,6 +104,34 @@ class Storage(Protocol):
 
         Raises:
             CorruptionError: A header does not match its checksum, or a batch is missing.
+        """
+
+    async def read_due(
+        self, partition: PartitionId, segment_no: int, after: tuple[int, int], until_ms: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log, by due time and then by first index.
+
+        Args:
+            partition: The partition.
+            segment_no: The segment.
+            after: Only rows after this due time and index. (0, 0) is before all of them.
+            until_ms: Only rows that are due at this time, or before.
+            count_max: The number of rows to give at most.
+
+        Raises:
+            CorruptionError: A row cannot be read.
+            DeadlineExceededError: The disk did not answer in time.
+        """
+
+    async def read_delayed(
+        self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`, or else with
+        the next one.
+
+        Raises:
+            CorruptionError: A row cannot be read.
+            DeadlineExceededError: The disk did not answer in time.
         """
 
     async def close(self) -> None:

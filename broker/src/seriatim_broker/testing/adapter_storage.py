@@ -21,7 +21,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks.floor import Floor
 from seriatim_broker.adapters.rocks.keys import batch_key
-from seriatim_broker.core.values.log import Batch, RecoveredPartition, Write
+from seriatim_broker.core.values.log import Batch, DueRow, RecoveredPartition, Write
 from seriatim_broker.core.values.positions import BatchPlace, Measure
 
 from .memory_database import MemoryDatabase, MemoryEngine, MemoryMark
@@ -236,6 +236,21 @@ class AdapterStorage:
     ) -> list[Batch] | None:
         """The batches of a sequential `read` if they are in memory; otherwise None."""
         return self.rocks.read_at_once(partition, segment_no, from_index, until_index, max_bytes)
+
+    async def read_due(
+        self, partition: PartitionId, segment_no: int, after: tuple[int, int], until_ms: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log, by due time and then by first index.
+
+        See `interfaces.storage`.
+        """
+        return await self.rocks.read_due(partition, segment_no, after, until_ms, count_max)
+
+    async def read_delayed(
+        self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`."""
+        return await self.rocks.read_delayed(partition, segment_no, from_index, count_max)
 
     def end(self) -> None:
         """Note that the process has ended. No more of its writes become durable by themselves."""

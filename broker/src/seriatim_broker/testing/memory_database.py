@@ -17,6 +17,7 @@ from seriatim_api.errors import CorruptionError
 
 from seriatim_broker.adapters.rocks.floor import (
     CURSOR,
+    DELAY,
     DELETE,
     INDEX,
     META,
@@ -54,7 +55,7 @@ class MemoryDatabase:
         self.sequence = 0
 
     def _empty(self) -> _Families:
-        names = [META, INDEX, CURSOR, *(extent_name(number) for number in range(1, self.extent_count + 1))]
+        names = [META, INDEX, CURSOR, DELAY, *(extent_name(number) for number in range(1, self.extent_count + 1))]
         return {name: {} for name in names}
 
     @property

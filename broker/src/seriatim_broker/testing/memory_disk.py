@@ -22,6 +22,7 @@ from seriatim_broker.core.values.log import (
     DropPartition,
     DropPreparation,
     DropSegment,
+    DueRow,
     HandOverState,
     LedgerRow,
     LocalSegment,
@@ -362,6 +363,24 @@ class MemoryDisk:
                 return place
             bytes_before += batch.size_bytes
         return None
+
+    def read_due(
+        self, partition: PartitionId, segment_no: int, after: tuple[int, int], until_ms: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log, by due time and then by first index."""
+        rows = sorted(self._delayed(partition, segment_no))
+        return [row for row in rows if row[:2] > after and row.due_ms <= until_ms][:count_max]
+
+    def read_delayed(self, partition: PartitionId, segment_no: int, from_index: int, count_max: int) -> list[DueRow]:
+        """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`."""
+        rows = self._delayed(partition, segment_no)
+        return [row for row in rows if row.index + row.message_count > from_index][:count_max]
+
+    def _delayed(self, partition: PartitionId, segment_no: int) -> list[DueRow]:
+        image = self.visible.partitions.get(partition)
+        segment = image.segments.get(segment_no) if image is not None else None
+        batches = segment.batches if segment is not None else []
+        return [row for batch in batches if (row := DueRow.of(batch.header)) is not None]
 
 
 def _put_ledger(partition: PartitionImage, write: PutLedger) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
-from seriatim_broker.core.values.log import Batch, RecoveredPartition, Write
+from seriatim_broker.core.values.log import Batch, DueRow, RecoveredPartition, Write
 from seriatim_broker.core.values.positions import BatchPlace, Measure
 
 from .memory_disk import MemoryDisk
@@ -128,6 +128,23 @@ class SimulatedStorage:
         """The first batch that reaches `value`, of those that begin below `until_index`."""
         await asyncio.sleep(self._read_us() / 1e6)
         return self.disk.find(partition, segment_no, until_index, measure, value)
+
+    async def read_due(
+        self, partition: PartitionId, segment_no: int, after: tuple[int, int], until_ms: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log, by due time and then by first index.
+
+        See `interfaces.storage`.
+        """
+        await asyncio.sleep(self._read_us() / 1e6)
+        return self.disk.read_due(partition, segment_no, after, until_ms, count_max)
+
+    async def read_delayed(
+        self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`."""
+        await asyncio.sleep(self._read_us() / 1e6)
+        return self.disk.read_delayed(partition, segment_no, from_index, count_max)
 
     def read_at_once(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int

@@ -19,6 +19,7 @@ design follows from that.
     writer        groups of writes, one write and one flush at a time
     extents       where the batches of each segment are
     lending       staged bodies that another log adopts
+    delayed       rows of delayed batches: what is due next, and what has an index
     copies        tail copies of this disk
     recovery      what a start finds on the disk
     housekeeping  emptied extents, and batches that are copied out of sparse ones

@@ -11,6 +11,7 @@ fields of the core's values (`interfaces.forms`).
     window  as the core packs it (`core.values.producers`)
     run     extent u32, position u64      bytes of the segment's log before the run
             bodies (u32)                  only if bodies are stored apart: their extent
+    delayed by due time: messages u32, bytes u32; by index: due time i64
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
 from ...core.values.chain import Chain
-from ...core.values.log import Batch, CursorState, HandOverState, LocalSegment, Preparation, TailCopy
+from ...core.values.log import Batch, CursorState, DueRow, HandOverState, LocalSegment, Preparation, TailCopy
 from ...core.values.producers import ENTRY_BYTES, TIME_BYTES, WINDOW_BATCHES, IdleBlock, Window, is_window
 from ...core.values.segment import Segment
 from ...interfaces import forms
@@ -37,6 +38,8 @@ _APART: Final = 1 << 63
 _EXTENT: Final = struct.Struct("<I")
 _RUN: Final = struct.Struct("<IQ")
 _RUN_APART: Final = struct.Struct("<IQI")
+_SIZES: Final = struct.Struct("<II")
+_DUE: Final = struct.Struct("<q")
 
 WINDOW_BYTES_MAX: Final = WINDOW_BATCHES * ENTRY_BYTES + TIME_BYTES
 
@@ -144,6 +147,42 @@ def read_window(value: bytes) -> Window:
     if not is_window(value):
         raise CorruptionError(f"a producer's window has {len(value)} bytes")
     return value
+
+
+# ---- delayed batches ------------------------------------------------------------------------------------
+
+
+def write_sizes(row: DueRow) -> bytes:
+    """The value of a delayed batch's row by due time."""
+    return _SIZES.pack(row.message_count, row.size_bytes)
+
+
+def read_delayed(due_ms: int, index: int, value: bytes) -> DueRow:
+    """The row by due time that has this value.
+
+    Raises:
+        CorruptionError: The value cannot be read.
+    """
+    if len(value) != _SIZES.size:
+        raise CorruptionError(f"the row of a delayed batch has {len(value)} bytes")
+    return DueRow(due_ms, index, *_SIZES.unpack(value))
+
+
+def write_due(due_ms: int) -> bytes:
+    """The value of a delayed batch's row by index."""
+    return _DUE.pack(due_ms)
+
+
+def read_due(value: bytes) -> int:
+    """The due time in the value of a row by index.
+
+    Raises:
+        CorruptionError: The value cannot be read.
+    """
+    if len(value) != _DUE.size:
+        raise CorruptionError(f"the due time of a delayed batch has {len(value)} bytes")
+    due_ms: int = _DUE.unpack(value)[0]
+    return due_ms
 
 
 # ---- control records ------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from seriatim_api.errors import CorruptionError, StorageError
 from . import options
 from .floor import (
     CURSOR,
+    DELAY,
     DELETE,
     EXTENT_PREFIX,
     INDEX,
@@ -91,7 +92,9 @@ class Engine:
         self._compact_options.set_exclusive_manual_compaction(False)  # compactions of other families continue
         try:
             known = Rdict.list_cf(str(path), options.raw()) if (path / "CURRENT").exists() else []
-            names = {META, INDEX, CURSOR, *map(extent_name, range(1, settings.extents + 1)), *known} - {"default"}
+            names = {META, INDEX, CURSOR, DELAY, *map(extent_name, range(1, settings.extents + 1)), *known} - {
+                "default"
+            }
             extents = sorted(name for name in names if name.startswith(EXTENT_PREFIX))
             database, kinds = options.load(settings)
             kind_of = {name: kinds[options.EXTENT if name in extents else options.SMALL] for name in sorted(names)}

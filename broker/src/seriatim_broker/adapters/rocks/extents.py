@@ -70,6 +70,8 @@ class ExtentLog:
         moves: Grows when batches go to another extent. If it grew during a read, the read must look again.
         moved_ticket: The ticket of the last write that moves batches. Until it is written, a reader finds the batches
             in neither place.
+        delayed_ticket: The ticket of the last write that changed rows of delayed batches; None: the log has no such
+            row.
     """
 
     tail: int = 0
@@ -78,6 +80,7 @@ class ExtentLog:
     cuts: int = 0
     moves: int = 0
     moved_ticket: int = 0
+    delayed_ticket: int | None = None
 
     def run_at(self, index: int) -> int:
         """The place in `runs` of the run that has `index`; 0 if `index` is before all runs."""

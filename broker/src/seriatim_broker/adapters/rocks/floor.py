@@ -24,6 +24,7 @@ Op = tuple[int, Family, bytes, Any]
 META: Final = "meta"
 INDEX: Final = "index"
 CURSOR: Final = "cursor"
+DELAY: Final = "delay"
 EXTENT_PREFIX: Final = "extent-"
 
 REMEDY: Final = (

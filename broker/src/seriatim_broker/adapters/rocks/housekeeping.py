@@ -39,6 +39,9 @@ class House(Protocol):
     async def empty_extent(self, number: int) -> bool:
         """Empty a dead extent, and drop its record. Returns whether the extent is empty."""
 
+    async def sweep_rows(self) -> bool:
+        """Delete some rows of delayed batches that retention dropped. Returns whether there may be more."""
+
     def put_moved(self, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]) -> None:
         """Write the first batches of a run again, in the active extent."""
 
@@ -82,6 +85,7 @@ class Housekeeper:
         while self._again and not self._is_closed:
             self._again = False
             await self._empty_dead()
+            self._again |= await self._house.sweep_rows()
             extent = self._sparse()
             if extent is not None:
                 await self._copy_forward(extent)

@@ -6,6 +6,8 @@
     cursor    partition, segment, name            a consumer group's cursor
               partition, segment, name, 0, rest   a row of its ledger; the rest is the row's name
               partition, segment, name, 1         what the server of the segment before handed over
+    delay     partition, segment, d, due, index   a delayed batch, by its due time (`delayed`)
+              partition, segment, i, index        the same batch, by its first index
 
 Two partition numbers are never used for partitions. The keys of partition 0 in `index` are the records of the extents.
 The keys of the highest number in an extent are bodies that are stored apart from their batches.
@@ -31,8 +33,14 @@ _BATCH = struct.Struct(">IIQ")
 _PLACE = struct.Struct(">II")
 _META = struct.Struct(">IcI")
 _NUMBER = struct.Struct(">I")
+_DUE = struct.Struct(">IIcQQ")
+_DELAYED = struct.Struct(">IIcQ")
 _BODY = struct.Struct(">IIIQII")
 _BODIES: Final = 0xFFFFFFFE  # so that no key is above the last one that is looked at when an extent is emptied
+
+_BY_DUE: Final = b"d"
+_BY_INDEX: Final = b"i"
+_DUE_BIAS: Final = 1 << 63  # negative numbers sort first
 
 _ROW: Final = b"\0"
 _HAND_OVER: Final = b"\1"
@@ -70,7 +78,7 @@ def segment_range(partition: int, segment: int, from_index: int = 0) -> tuple[by
 
 
 def place_range(partition: int, segment: int) -> tuple[bytes, bytes]:
-    """The range of all keys of a segment in `index` or `cursor`."""
+    """The range of all keys of a segment in `index`, `cursor` or `delay`."""
     prefix = _PLACE.pack(partition, segment)
     return prefix, _next(prefix)
 
@@ -147,6 +155,39 @@ def split_ledger_key(key: bytes) -> tuple[int, str, bytes | None] | None:
     segment: int = _PLACE.unpack_from(key)[1]
     name = key[at + 1 :] if key[at : at + 1] == _ROW else None
     return segment, key[PLACE_PREFIX_BYTES:at].decode(), name
+
+
+def due_key(partition: int, segment: int, due_ms: int, index: int) -> bytes:
+    """The key of a delayed batch by its due time."""
+    return _DUE.pack(partition, segment, _BY_DUE, due_ms + _DUE_BIAS, index)
+
+
+def split_due_key(key: bytes) -> tuple[int, int]:
+    """The due time and the first index in a key that `due_key` made."""
+    _partition, _segment, _by, due, index = _DUE.unpack(key)
+    return due - _DUE_BIAS, index
+
+
+def delayed_key(partition: int, segment: int, index: int) -> bytes:
+    """The key of a delayed batch by its first index."""
+    return _DELAYED.pack(partition, segment, _BY_INDEX, index)
+
+
+def delayed_range(partition: int, segment: int, from_index: int = 0) -> tuple[bytes, bytes]:
+    """The range of the keys that `delayed_key` makes, from an index on."""
+    return delayed_key(partition, segment, from_index), _next(_PLACE.pack(partition, segment) + _BY_INDEX)
+
+
+def index_of_delayed(key: bytes) -> int:
+    """The index in a key that `delayed_key` made."""
+    index: int = _DELAYED.unpack(key)[3]
+    return index
+
+
+def place_of(key: bytes) -> tuple[int, int]:
+    """The partition and segment of a key in `index`, `cursor` or `delay`."""
+    partition, segment = _PLACE.unpack_from(key)
+    return partition, segment
 
 
 def extent_key(extent: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from seriatim_api.batch import FLAG_STAGED, Checksum
 from seriatim_api.errors import DeadlineExceededError, StorageError
 
-from ...core.values.log import Batch
+from ...core.values.log import Batch, DueRow
 from ...core.values.positions import BatchPlace, Measure
 from . import keys
 from .checks import verify_link, verify_tail
@@ -169,6 +169,30 @@ class Reader:
                 continue
             if log.cuts == cuts:
                 return earlier if earlier is not None else found
+        raise DeadlineExceededError(f"partition id {partition} segment {segment} changes faster than it can be read")
+
+    async def rows(self, partition: int, segment: int, read: Callable[..., list[DueRow]], *args: Any) -> list[DueRow]:
+        """What `read` finds of a log's delayed batches, in a worker thread (`delayed`).
+
+        Raises:
+            CorruptionError: A row cannot be read, or is missing.
+            DeadlineExceededError: The disk did not answer in time.
+        """
+        for _attempt in range(_ATTEMPTS_MAX):
+            log = self._table.log(partition, segment)
+            if log is None or log.delayed_ticket is None:
+                return []
+            if log.delayed_ticket > self._writer.written_ticket:
+                await self._writer.wait(log.delayed_ticket)
+            cuts = log.cuts
+            try:
+                found = await self._in_time(self._work(read, self._engine, partition, segment, log.first_index, *args))
+            except StorageError:
+                if log.cuts == cuts:
+                    raise
+                continue
+            if log.cuts == cuts:
+                return found
         raise DeadlineExceededError(f"partition id {partition} segment {segment} changes faster than it can be read")
 
     def _noted(self, log: ExtentLog, found: list[Batch]) -> list[Batch]:

@@ -26,7 +26,7 @@ from ...core.values.log import (
     TailCopy,
 )
 from ...core.values.producers import Window
-from . import keys
+from . import delayed, keys
 from .checks import verify_tail
 from .codec import (
     read_block,
@@ -77,6 +77,10 @@ class Recovery:
         """
         for partition, rows in _merged(self._rows(META), self._rows(INDEX), self._rows(CURSOR)):
             yield self._partition(PartitionId(partition), rows)
+        for partition, segment in delayed.places(self._engine):
+            log = self._table.log(partition, segment)
+            assert log is not None, (partition, segment, "rows of delayed batches without a log")
+            log.delayed_ticket = 0
 
     def _rows(self, family: str) -> Iterator[tuple[int, str, bytes, bytes]]:
         begin = keys.partition_range(1)[0]

@@ -42,6 +42,7 @@ from ...core.values.log import (
     DropPartition,
     DropPreparation,
     DropSegment,
+    DueRow,
     PutBatch,
     PutBlock,
     PutChain,
@@ -60,7 +61,7 @@ from ...core.values.log import (
 )
 from ...core.values.positions import BatchPlace, Measure
 from ...core.values.producers import Changes
-from . import codec, keys
+from . import codec, delayed, keys
 from .copies import CopyTable
 from .engine import Engine, die
 from .extents import Extent, ExtentLog, ExtentTable
@@ -122,6 +123,7 @@ class RocksStorage:
         self.reader = Reader(
             self._engine, checksum, self._table, self._copies, self._head_cache, self._writer, settings, self._lending
         )
+        self._delayed = delayed.DelayedRows(self._engine, self._table, self._writer, self.reader)
         self._housekeeper = Housekeeper(self, self._table, self._writer, self.reader, settings)
         self._trimmed_extent_bytes = 1 << 62  # no limit, because nothing was trimmed or dropped yet
         self.adopted_bytes = 0
@@ -285,6 +287,21 @@ class RocksStorage:
         """
         return await self.reader.find(partition, segment_no, until_index, measure, value)
 
+    async def read_due(
+        self, partition: PartitionId, segment_no: int, after: tuple[int, int], until_ms: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log, by due time and then by first index.
+
+        See `interfaces.storage`.
+        """
+        return await self.reader.rows(partition, segment_no, delayed.due_rows, after, until_ms, count_max)
+
+    async def read_delayed(
+        self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
+    ) -> list[DueRow]:
+        """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`."""
+        return await self.reader.rows(partition, segment_no, delayed.rows_from, from_index, count_max)
+
     async def close(self) -> None:
         """Write and flush all submitted writes, write all memtables out, and let go of the directory. Idempotent."""
         if self._is_closed:
@@ -317,6 +334,7 @@ class RocksStorage:
         assert header.partition == partition, (header.partition, partition)
         assert not log.runs or header.base_index == log.tail, (partition, header.segment, header.base_index, log.tail)
         self._put_value(group, log, write)
+        self._delayed.put(group, log, header)
         # Rule `storage-window-later` (I9): a batch and the windows that changed before it are one write. Without it:
         # 1. a of producer P is committed. As writes b, which says so. The window that names a waits for the next group.
         # 2. As goes down before that group, and Am's disk is lost. As starts again. It takes a for known.
@@ -449,6 +467,7 @@ class RocksStorage:
 
     def _cut(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog, length: int) -> None:
         last = log.runs[log.run_at(length)] if log.runs else None
+        self._delayed.cut(group, partition, segment, log, length)
         known = log.position - self._head_cache.truncate(partition, segment, length)
         # Exact if the cache had all batches that are cut; otherwise an estimate, which the next start corrects.
         position = max(known, last.position) if last is not None else known
@@ -477,6 +496,7 @@ class RocksStorage:
             key = keys.batch_key(partition, segment, left.start)
             self._put(group, INDEX, key, codec.write_run(left))
         if gone:
+            self._delayed.trimmed(partition, segment, log)
             self._housekeeper.wake()
 
     def _size_extents(self) -> None:
@@ -532,6 +552,8 @@ class RocksStorage:
         self._head_cache.truncate(partition, segment, 0)
         log = self._table.forget(partition, segment)
         active = self._table.active
+        if log is not None:
+            self._delayed.drop(group, partition, segment, log)
         if log is not None and active is not None:
             # If the segment is ever copied here again, it goes to this extent or a later one. There must be no old
             # batches of it.
@@ -584,6 +606,10 @@ class RocksStorage:
         self._table.retire(number)
         _log.info("extent emptied", extent=number)
         return True
+
+    async def sweep_rows(self) -> bool:
+        """Delete some rows of delayed batches that retention dropped. Returns whether there may be more."""
+        return await self._delayed.sweep()
 
     def put_moved(self, partition: int, segment: int, log: ExtentLog, place: int, stored: Sequence[Stored]) -> None:
         """Write the first batches of a run again, in the active extent."""

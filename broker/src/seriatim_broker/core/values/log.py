@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from seriatim_api.batch import BatchHeader
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.ids import MemberId, PartitionId
 
 from .chain import Chain
@@ -33,6 +33,25 @@ class Batch(NamedTuple):
         header = self.header
         count = f"{header.message_count} message{'s' * (header.message_count != 1)}"
         return f"{count} of producer {header.producer.hex()[:8]} from sequence {header.base_sequence} on"
+
+
+class DueRow(NamedTuple):
+    """A stored batch that is not due yet, or was not when it was stored: its due time and first index, its messages,
+    and its bytes with the header.
+    """
+
+    due_ms: int
+    index: int  # type: ignore[assignment]  # it hides `tuple.index`, which no code calls on a row
+    message_count: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> DueRow | None:
+        """The row of a batch; None if it is not delayed."""
+        if header.flags & (FLAG_DELAYED | FLAG_FIRED) != FLAG_DELAYED:
+            return None
+        size_bytes = HEADER_SIZE_BYTES + header.body_length
+        return cls(header.due_time_ms, header.base_index, header.message_count, size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,200 @@
+"""Rows of delayed batches: what is due next, and which delayed batch has an index.
+
+Each delayed batch of a log has two rows in the column family `delay` (58 bytes with their keys):
+
+    by due time   due time, first index -> messages, bytes
+    by index      first index -> due time
+
+Rule `rows-with-log` (I12): they are written with the batch, and deleted with it, in the same group. Without it:
+
+1. Am writes the delayed batch d and its row in two groups. It loses power between the two.
+2. Am starts again, and has d without a row. d is committed and acknowledged, and never becomes due.
+
+A row by due time counts only if the row by index says the same due time. So a cut reads nothing: it deletes a range of
+rows by index, and what stays by due time does not count any more. It goes with the segment. Retention reads nothing
+either: no row below the log's first index counts. Housekeeping deletes the rows of what retention dropped later, in
+slices (`DelayedRows.sweep`). All of them know whether the log has rows at all (`ExtentLog.delayed_ticket`), so other
+logs cost nothing.
+
+Rows are a function of the log, so a start makes none. A directory without this column family was written before brokers
+stored delayed batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import structlog
+from seriatim_api.batch import BatchHeader
+from seriatim_api.errors import CorruptionError, SeriatimError
+
+from ...core.values.log import DueRow
+from . import codec, keys
+from .extents import ExtentLog, ExtentTable
+from .floor import DELAY, DELETE, DELETE_RANGE, PUT, Database
+from .reader import Reader
+from .writer import WriteGroup, Writer
+
+_log = structlog.get_logger(__name__)
+
+SWEPT_COUNT_MAX: Final = 1_000
+"""Batches whose rows housekeeping deletes in one write."""
+
+
+class DelayedRows:
+    """Changes of the rows. It runs on the event loop."""
+
+    def __init__(self, engine: Database, table: ExtentTable, writer: Writer, reader: Reader) -> None:
+        self._engine = engine
+        self._table = table
+        self._writer = writer
+        self._reader = reader
+        self._trimmed: dict[tuple[int, int], None] = {}
+
+    def put(self, group: WriteGroup, log: ExtentLog, header: BatchHeader) -> None:
+        """Write the rows of a batch, if it is delayed."""
+        row = DueRow.of(header)
+        if row is None:
+            return
+        log.delayed_ticket = self._writer.ticket + 1
+        place = (header.partition, header.segment)
+        for key, value in (
+            (keys.due_key(*place, row.due_ms, row.index), codec.write_sizes(row)),
+            (keys.delayed_key(*place, row.index), codec.write_due(row.due_ms)),
+        ):
+            group.add((PUT, self._engine.family(DELAY), key, value), len(key) + len(value))
+
+    def cut(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog, length: int) -> None:
+        """Delete the rows of a log from an index on. Call it before the log is cut."""
+        if length <= log.first_index:
+            self.drop(group, partition, segment, log)
+        else:
+            self._delete(group, log, keys.delayed_range(partition, segment, length))
+
+    def drop(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog) -> None:
+        """Delete all rows of a log."""
+        self._delete(group, log, keys.place_range(partition, segment))
+
+    def _delete(self, group: WriteGroup, log: ExtentLog, key_range: tuple[bytes, bytes]) -> None:
+        if log.delayed_ticket is not None:
+            log.delayed_ticket = self._writer.ticket + 1
+            group.add((DELETE_RANGE, self._engine.family(DELAY), *key_range), sum(map(len, key_range)))
+
+    def trimmed(self, partition: int, segment: int, log: ExtentLog) -> None:
+        """Note that retention dropped batches of a log, so that `sweep` deletes their rows."""
+        if log.delayed_ticket is not None:
+            self._trimmed[partition, segment] = None
+
+    async def sweep(self) -> bool:
+        """Delete the rows of a slice of dropped batches. Returns whether there may be more."""
+        place = next(iter(self._trimmed), None)
+        if place is None:
+            return False
+        try:
+            found = await self._reader.rows(*place, rows_below, SWEPT_COUNT_MAX)
+        except SeriatimError as error:
+            del self._trimmed[place]  # until retention drops more of this log
+            _log.error("rows of delayed batches cannot be deleted", partition=place[0], error=str(error))
+            return bool(self._trimmed)
+        # Between the read and this line the log did not change.
+        if found:
+            self._writer.submit(lambda group: self._forget(group, place, found))
+            await self._writer.drain()
+        if len(found) < SWEPT_COUNT_MAX:
+            self._trimmed.pop(place, None)
+        return bool(self._trimmed)
+
+    def _forget(self, group: WriteGroup, place: tuple[int, int], rows: list[DueRow]) -> None:
+        for row in rows:
+            for key in (keys.due_key(*place, row.due_ms, row.index), keys.delayed_key(*place, row.index)):
+                group.add((DELETE, self._engine.family(DELAY), key, None), len(key))
+
+
+# ---- in worker threads ----------------------------------------------------------------------------------
+
+
+def due_rows(
+    engine: Database,
+    partition: int,
+    segment: int,
+    first_index: int,
+    after: tuple[int, int],
+    until_ms: int,
+    count_max: int,
+) -> list[DueRow]:
+    """The rows that are due until a time, of batches from `first_index` on.
+
+    Raises:
+        CorruptionError: A row cannot be read.
+    """
+    found: list[DueRow] = []
+    begin = keys.due_key(partition, segment, *after) + b"\0"
+    with engine.cursor(DELAY, keys.due_key(partition, segment, until_ms + 1, 0)) as cursor:
+        for key, value in cursor.forward(begin):
+            due_ms, index = keys.split_due_key(key)
+            if index < first_index:
+                continue
+            of_index = engine.get(DELAY, keys.delayed_key(partition, segment, index))
+            if of_index is None or codec.read_due(of_index) != due_ms:
+                continue
+            found.append(codec.read_delayed(due_ms, index, value))
+            if len(found) >= count_max:
+                break
+    return found
+
+
+def rows_from(
+    engine: Database, partition: int, segment: int, first_index: int, from_index: int, count_max: int
+) -> list[DueRow]:
+    """The rows by index, from the batch on that contains `from_index`, of batches from `first_index` on.
+
+    Raises:
+        CorruptionError: A row cannot be read, or is missing.
+    """
+    begin, end = keys.delayed_range(partition, segment, max(from_index, first_index))
+    found: list[DueRow] = []
+    with engine.cursor(DELAY, end) as cursor:
+        before = cursor.at_or_before(begin)
+        if before is not None and before[0] >= keys.delayed_key(partition, segment, first_index):
+            begin = before[0]
+        for key, value in cursor.forward(begin):
+            row = _row_at(engine, partition, segment, keys.index_of_delayed(key), value)
+            if row.index + row.message_count > from_index:
+                found.append(row)
+            if len(found) >= count_max:
+                break
+    return found
+
+
+def rows_below(engine: Database, partition: int, segment: int, first_index: int, count_max: int) -> list[DueRow]:
+    """The rows of batches that retention dropped.
+
+    Raises:
+        CorruptionError: A row cannot be read.
+    """
+    found: list[DueRow] = []
+    with engine.cursor(DELAY, keys.delayed_key(partition, segment, first_index)) as cursor:
+        for key, value in cursor.forward(keys.delayed_key(partition, segment, 0)):
+            found.append(DueRow(codec.read_due(value), keys.index_of_delayed(key), 0, 0))
+            if len(found) >= count_max:
+                break
+    return found
+
+
+def places(engine: Database) -> Iterator[tuple[int, int]]:
+    """The partition and segment of each log that has rows."""
+    begin = b""
+    with engine.cursor(DELAY) as cursor:
+        while (row := next(iter(cursor.forward(begin)), None)) is not None:
+            place = keys.place_of(row[0])
+            yield place
+            begin = keys.place_range(*place)[1]
+
+
+def _row_at(engine: Database, partition: int, segment: int, index: int, value: bytes) -> DueRow:
+    due_ms = codec.read_due(value)
+    sizes = engine.get(DELAY, keys.due_key(partition, segment, due_ms, index))
+    if sizes is None:
+        raise CorruptionError(f"partition id {partition} batch {segment}:{index}: its row by due time is missing")
+    return codec.read_delayed(due_ms, index, sizes)
