@@ -195,6 +195,8 @@ class Keyed:
         """The application is done with a message, under this token."""
         view = self.view(group, partition, group_epoch)
         view.acked.setdefault(message, set()).add(token)
+        if message in view.again and view.granted[message][1] == token:
+            view.tokens.setdefault(message, []).append(token)  # for its server, only this one is of its term (J1)
         key = view.keys.get(_name_of(message, offset))
         if key is not None:
             key.open.pop(offset, None)

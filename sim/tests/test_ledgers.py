@@ -11,10 +11,11 @@ from seriatim_broker.core.values import chain as chains
 from seriatim_broker.core.values.events import CursorRecord
 from seriatim_broker.core.values.keyed import SETTINGS_DEFAULT, ConsumerMode, KeyGrant, KeyPhase
 from seriatim_broker.core.values.ledger_rows import KeyRecord, key_name, write_key
-from seriatim_broker.core.values.log import CursorState, LedgerChange, LocalSegment, PutLedger, PutSegment
+from seriatim_broker.core.values.log import Batch, CursorState, LedgerChange, LocalSegment, PutLedger, PutSegment
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_bodies import key_of
 
+from sim.basics.batches import header_of, placed
 from sim.basics.schedule import Schedule, Violation
 from sim.judge.keyed import Keyed
 from sim.judge.ledgers import Ledgers
@@ -51,10 +52,10 @@ class Group:
         for slot in self.slots.values():
             slot.real_disk.flush(slot.real_disk.submit((PutSegment(ONE, LocalSegment(1, b"x", MEMBERS, True, False)),)))
 
-    def write(self, member: MemberId, server_epoch: int, *failed: KeyRecord) -> None:
+    def write(self, member: MemberId, server_epoch: int, *failed: KeyRecord, acked: int = 0) -> None:
         """A member flushes all rows of a server."""
         rows = tuple((key_name(name_of_offset(OFFSET)), write_key(record)) for record in failed)
-        cursor = CursorState(1, "keyed", 1, 0, 1, server_epoch, settings=SETTINGS_DEFAULT)
+        cursor = CursorState(1, "keyed", 1, acked, 1, server_epoch, settings=SETTINGS_DEFAULT)
         disk = self.slots[member.broker].real_disk
         disk.flush(disk.submit((PutLedger(ONE, cursor, LedgerChange(rows, is_full=True)),)))
 
@@ -66,13 +67,14 @@ class Group:
     def look(self) -> None:
         self.ledgers.look(ONE, "keyed", RECORD)
 
-    def grant(self, attempt: int) -> None:
-        """B gives the message out."""
+    def grant(self, attempt: int, term: int = 0) -> int:
+        """B gives the message out, under this token."""
         epoch = self.chain.segments[0].server_epoch
         self.tokens += 1
-        run = KeyGrant(epoch << 24 | self.tokens, attempt, True, (OFFSET,))
+        run = KeyGrant((term or epoch) << 40 | self.tokens, attempt, True, (OFFSET,))
         self.keyed.begun("keyed", ONE, OFFSET, run.token)
         self.keyed.granted("b-0", "keyed", ONE, 1, epoch, run, [MESSAGE])
+        return run.token
 
 
 def _fail(rule: str, text: str) -> NoReturn:
@@ -105,3 +107,19 @@ def test_attempts_on_all_disks_of_a_server_epoch_stay_counted(is_alone: bool) ->
     group.grant(2)
     with pytest.raises(Violation, match=r"J2: .* as attempt 1, and 1 attempts on it had failed"):
         group.grant(1)
+
+
+def test_message_given_again_by_an_older_cursor_is_done() -> None:
+    """It was finished in a later segment, of which its server does not know."""
+    group = Group()
+    body = MESSAGE.to_bytes(8, "big")
+    group.seen.placed[ONE, 1, 0] = Batch(placed(header_of(1, b"p" * 16, body, count=1, sequence=0), 0, 0), body)
+    group.grant(1)
+    group.keyed.acknowledged("keyed", ONE, 1, OFFSET, MESSAGE, group.grant(2, term=9))
+    group.seen.waits_for_rebuild = True
+    token = group.grant(2)
+    group.write(B, 1, acked=1)
+    with pytest.raises(Violation, match="J1"):
+        group.look()
+    group.keyed.acknowledged("keyed", ONE, 1, OFFSET, MESSAGE, token)
+    group.look()
