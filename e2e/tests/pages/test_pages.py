@@ -21,6 +21,7 @@ READ: Final = (
     "docs/using/modes.md",
     "docs/using/dead-letters.md",
     "docs/using/histories.md",
+    "docs/using/delayed.md",
     "docs/using/nulls-and-headers.md",
 )
 """The pages with blocks that are run."""
