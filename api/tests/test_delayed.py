@@ -5,15 +5,7 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from seriatim_api.batch import (
-    FLAG_DELAYED,
-    FLAG_KEYED,
-    BatchHeader,
-    chain_is_intact,
-    make_header,
-    parse_header,
-    place,
-)
+from seriatim_api.batch import FLAG_DELAYED, FLAG_KEYED, BatchHeader, chain_is_intact, make_header, parse_header, place
 from seriatim_api.dead_letters import is_brokers_own
 from seriatim_api.delayed import fire_producer, move_producer
 

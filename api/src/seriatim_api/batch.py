@@ -80,7 +80,7 @@ FLAG_NAMES: Final = {
     FLAG_LATE: "LATE",
     FLAG_CONTROL: "CONTROL",
 }
-FLAGS_UNSERVED: Final = FLAG_DELAYED | FLAG_SOURCE_SEQUENCE | FLAG_FIRED
+FLAGS_UNSERVED: Final = FLAG_SOURCE_SEQUENCE | FLAG_FIRED
 """A master refuses a client's batch with one of these: brokers do not do what it says, or only they may say it."""
 
 _STRUCT: Final = struct.Struct("<2sBBIIIQII16sQqqqqQ16s8s16sIIQ32sII")

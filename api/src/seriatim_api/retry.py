@@ -86,13 +86,17 @@ def check_retry(
         raise BadRequestError(f"a grant lasts 1 s to 24 h, not {grant_ms:,} ms")
 
 
+DEAD_LETTER_END: Final = ".dead"
+"""The end of the default names of dead-letter topics."""
+
+
 def dead_letter_topic_of(topic: str, group: str) -> str:
     """The default name of the topic with the dead letters of a consumer group.
 
     Raises:
         BadRequestError: The names are too long for that: the policy must name a topic.
     """
-    name = f"{topic}.{group}.dead"
+    name = f"{topic}.{group}{DEAD_LETTER_END}"
     if not is_legal_name(name):
         raise BadRequestError(f"{name[:60]!r}... is too long for a topic: name the dead-letter topic yourself")
     return name

@@ -297,6 +297,9 @@ def check_served(core: BrokerCore) -> None:
 class Bench:
     """One run of one broker, under the hands of a test. `effects` are those since the last `clear()`."""
 
+    forms = msg.FORMS
+    """What all brokers read."""
+
     def __init__(
         self,
         member: MemberId = M00,
@@ -322,7 +325,7 @@ class Bench:
         if start:
             self._note(self.core.start(self._moment()))
             self.persist()
-            self.do(ev.DirectoryChanged(GROUPS))
+            self.do(ev.DirectoryChanged(GROUPS, forms=self.forms))
 
     @property
     def part(self) -> Partition:
@@ -390,7 +393,7 @@ class Bench:
         """A connection to that member comes up."""
         self.sessions[member.broker] = self.sessions.get(member.broker, 0) + 1
         self.data_counts[member.broker] = 0
-        return self.do(ev.LinkUp(member.broker, member, run, self.sessions[member.broker]))
+        return self.do(ev.LinkUp(member.broker, member, run, self.sessions[member.broker], self.forms))
 
     def unlink(self, member: MemberId, refused: bool = False) -> list[fx.Effect]:
         """The connection breaks."""

@@ -14,9 +14,9 @@ from seriatim_broker.core.values.log import PutBatch
 from .support import M01, Bench, P, first_chain, header, opened_master
 
 
-def sent(bench: Bench, *, due_time_ms: int = 0, source_sequence: int = 0, flags: int = 0, byte: int = 0) -> list[str]:
+def sent(bench: Bench, *, source_sequence: int = 0, flags: int = 0, byte: int = 0) -> list[str]:
     """Errors of a batch with this header; `byte`: one that is set to 1."""
-    made = header(flags=flags, due_time_ms=due_time_ms, source_sequence=source_sequence)
+    made = header(flags=flags, source_sequence=source_sequence)
     raw = bytearray(made.raw)
     if byte:
         raw[byte] = 1
@@ -41,11 +41,9 @@ def test_a_flag_without_effect_is_refused_by_its_name(flag: int) -> None:
         assert "nothing was stored" in error
 
 
-def test_a_due_time_or_source_sequence_without_flag_is_refused() -> None:
+def test_a_source_sequence_without_flag_is_refused() -> None:
     for bench, flags in ((opened_master, 0), (stage, FLAG_STAGED)):
-        (due,) = sent(bench(), due_time_ms=1, flags=flags)
         (source,) = sent(bench(), source_sequence=1, flags=flags)
-        assert "DELAYED" in due
         assert "SOURCE_SEQUENCE" in source
 
 

@@ -53,6 +53,7 @@ class QuietCore:
     def __init__(self) -> None:
         self.appends: list[Append] = []
         self.partitions: dict[PartitionId, Any] = {}
+        self.due_ms: int | None = 0
         self.arrived = asyncio.Event()
 
     async def until_count(self, count: int) -> None:
@@ -71,7 +72,7 @@ class QuietCore:
             if event.refuse is not None:
                 return [fx.AppendRefused(event.request, event.refuse, None)]
             return []
-        return [fx.AppendAccepted(append.request, 5, 6) for append in self.appends]
+        return [fx.AppendAccepted(append.request, 5, 6, due_time_ms=self.due_ms) for append in self.appends]
 
     def next_wake_us(self) -> int | None:
         return None
@@ -225,6 +226,22 @@ async def test_a_delayed_batch_comes_with_the_limits_of_its_topic(services: Serv
     assert core.appends[2].delays == KnownDelayLimits()
     release(services)
     await call.end()
+
+
+@pytest.mark.parametrize("due_ms", [0, 9, None])
+async def test_the_reply_to_a_delayed_batch_has_its_due_time_if_the_core_knows_it(
+    services: Services, core: QuietCore, due_ms: int | None
+) -> None:
+    call = Call(services)
+    for flags in (FLAG_DELAYED, 0):
+        call.send(1, flags=flags)
+    await core.until_count(2)
+    core.due_ms = due_ms
+    release(services)
+    await call.end()
+    delayed, ordinary = call.replies
+    assert (delayed.due_time_ms if delayed.HasField("due_time_ms") else None) == due_ms
+    assert not ordinary.HasField("due_time_ms")
 
 
 async def test_a_staged_batch_is_as_small_as_its_chunk_says(services: Services, core: QuietCore) -> None:

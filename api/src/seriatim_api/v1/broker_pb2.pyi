@@ -259,6 +259,7 @@ class AppendReply(_message.Message):
     ROUTE_FIELD_NUMBER: _builtins.int
     APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
     OFFSET_IS_FINAL_FIELD_NUMBER: _builtins.int
+    DUE_TIME_MS_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     producer: _builtins.bytes
     producer_epoch: _builtins.int
@@ -269,6 +270,8 @@ class AppendReply(_message.Message):
     append_time_ms: _builtins.int
     offset_is_final: _builtins.bool
     """readers find the batch at `offset`, unless an earlier attempt stands in front of it"""
+    due_time_ms: _builtins.int
+    """of a batch with `DELAYED`; 0: it was due at once; unset: stored before, not known"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """refused or truncated; `outcome_known` of the number says whether it proves "not stored" """
@@ -290,12 +293,15 @@ class AppendReply(_message.Message):
         route: _common_pb2.Route | None = ...,
         append_time_ms: _builtins.int = ...,
         offset_is_final: _builtins.bool = ...,
+        due_time_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "route", b"route"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_due_time_ms", b"_due_time_ms", "due_time_ms", b"due_time_ms", "error", b"error", "route", b"route"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_time_ms", b"append_time_ms", "base_sequence", b"base_sequence", "error", b"error", "offset", b"offset", "offset_is_final", b"offset_is_final", "partition_id", b"partition_id", "producer", b"producer", "producer_epoch", b"producer_epoch", "route", b"route", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_due_time_ms", b"_due_time_ms", "append_time_ms", b"append_time_ms", "base_sequence", b"base_sequence", "due_time_ms", b"due_time_ms", "error", b"error", "offset", b"offset", "offset_is_final", b"offset_is_final", "partition_id", b"partition_id", "producer", b"producer", "producer_epoch", b"producer_epoch", "route", b"route", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__due_time_ms: _TypeAlias = _typing.Literal["due_time_ms"]  # noqa: Y015
+    _WhichOneofArgType__due_time_ms: _TypeAlias = _typing.Literal["_due_time_ms", b"_due_time_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__due_time_ms) -> _WhichOneofReturnType__due_time_ms | None: ...
 
 Global___AppendReply: _TypeAlias = AppendReply  # noqa: Y015
 

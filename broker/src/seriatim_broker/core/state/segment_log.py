@@ -14,6 +14,7 @@ from typing import NamedTuple
 from seriatim_api.batch import BatchHeader, chain_is_intact, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 
+from ..values.delays import due_time_at
 from ..values.kinds import TimerKind
 from ..values.log import (
     Batch,
@@ -46,6 +47,7 @@ class Waiting(NamedTuple):
     offset: int
     append_time_ms: int
     is_final: bool = False  # readers surely find the batch at this offset
+    due_time_ms: int | None = 0  # see `AppendAccepted`
 
 
 @dataclass(slots=True, eq=False)
@@ -316,14 +318,16 @@ class SegmentLog(State):
         """
         assert self.active
         assert self.unbroken
+        append_time_ms = self._append_time_ms(broker)
         placed = place(
             header,
             segment=self.no,
             base_index=self.tail,
-            append_time_ms=self._append_time_ms(broker),
+            append_time_ms=append_time_ms,
             previous_checksum=self.tail_checksum,
             checksum=broker.checksum,
             spared=spared,
+            due_time_ms=due_time_at(header, append_time_ms),
         )
         batch = Batch(placed, body)
         self._take(broker, batch, adopts, may_wait)

@@ -1,11 +1,16 @@
-"""How long messages of a topic may be delayed, and how many may wait, as far as the master knows."""
+"""Delayed messages: which a master takes from a client, and when they are due.
+
+The limits of the topic are those that the broker of the master knows.
+"""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from seriatim_api.batch import FLAG_DELAYED, FLAG_PUBLISH, FLAG_STAGED, BatchHeader
 from seriatim_api.delay_limits import DAY_MS, DelayLimits
 from seriatim_api.errors import BadRequestError, OverloadedError, SeriatimError
+from seriatim_api.retry import DEAD_LETTER_END
 
 
 class KnownDelayLimits(NamedTuple):
@@ -46,3 +51,33 @@ class KnownDelayLimits(NamedTuple):
 
 DELAYS_DEFAULT: Final = KnownDelayLimits()
 """The limits of a topic whose settings say nothing of them."""
+
+
+def refusal(header: BatchHeader, topic: str) -> BadRequestError | None:
+    """The refusal of a client's batch whose delay is no delay, or is not possible there; None if it is not delayed."""
+    if not header.flags & FLAG_DELAYED:
+        why = "the batch has a due time, but not the flag DELAYED" if header.due_time_ms else ""
+    elif not header.due_time_ms:
+        why = "the batch has the flag DELAYED, but no due time"
+    elif header.flags & (FLAG_STAGED | FLAG_PUBLISH):
+        why = "what is published together has no delay: send it with a producer, or without the flag DELAYED"
+    elif topic.endswith(DEAD_LETTER_END):
+        why = "dead letters are not delayed: send to another topic, or without the flag DELAYED"
+    else:
+        return None
+    return BadRequestError(f"{why}; nothing was stored") if why else None
+
+
+def due_time_at(header: BatchHeader, append_time_ms: int) -> int | None:
+    """When the batch is due if it is appended at that time; 0: it is not delayed any more; None: as its header says.
+
+    Rule `relative-by-master` (D4): the master counts a delay from the append on, by its own clock. Without it:
+      1. A client's clock is an hour behind. It asks for a delay of ten minutes, and sends the time that it makes of it.
+      2. The master finds that time in the past, and stores an ordinary batch: readers have it at once.
+
+    What brokers move keeps its due time, also if that has passed: it is fired like any other one.
+    """
+    if not header.flags & FLAG_DELAYED or any(header.origin):
+        return None
+    due_ms = append_time_ms - header.due_time_ms if header.due_time_ms < 0 else header.due_time_ms
+    return due_ms if due_ms > append_time_ms else 0

@@ -226,13 +226,15 @@ class AppendAccepted:
 
     `is_final`: readers find it there, because no earlier send attempt of it is stored. False: this is not known. The
     master cannot know it after an unsettled segment: if that segment has the batch too, readers get it there, and skip
-    it here.
+    it here. `due_time_ms`: when a delayed batch is due; 0: it is an ordinary one; None: it was stored before, and when
+    it is due is not known.
     """
 
     request: int
     offset: int
     append_time_ms: int
     is_final: bool = False
+    due_time_ms: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)

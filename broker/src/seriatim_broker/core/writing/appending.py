@@ -10,20 +10,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_NAMES, FLAG_PUBLISH, FLAG_STAGED, FLAGS_UNSERVED, BatchHeader
+from seriatim_api.batch import (
+    FLAG_DELAYED,
+    FLAG_FIRED,
+    FLAG_NAMES,
+    FLAG_PUBLISH,
+    FLAG_STAGED,
+    FLAGS_UNSERVED,
+    BatchHeader,
+)
 from seriatim_api.dead_letters import is_brokers_own
+from seriatim_api.delayed import EARLY_MS_MAX
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 
-from ..peers import candidates, disks
+from ..peers import candidates, disks, versions
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog, Waiting
+from ..values import delays
 from ..values.effects import AppendAccepted, AppendRefused, RouteInfo
 from ..values.events import AckLevel, Append
 from ..values.kinds import TimerKind
 from ..values.log import Batch
-from ..values.messages import Replicate, ReplicateStaged
+from ..values.messages import FORM_DELAYED, Replicate, ReplicateStaged
 from ..values.producers import FORGOTTEN_MARK, MARK_BYTES, WINDOW_BATCHES, Entry
 from ..values.states import add, put
 from . import admission
@@ -147,7 +157,7 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
             event.refuse or _stage_refusal(partition, event) or _sequence_refusal(broker, partition, log, event, last)
         )
         if error is None and not is_repeat:
-            error = event.refuse_new or _capacity_refusal(broker, log, event)
+            error = event.refuse_new or _delay_refusal(broker, event) or _capacity_refusal(broker, log, event)
         if not isinstance(error, errors.TooManyProducersError):  # a producer without room leaves no trace
             log.runs = put(log.runs, event.header.producer, (event.producer_run, error is not None))
     if error is not None:
@@ -161,7 +171,8 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     admission.note_append(broker, log)
     offset = make_offset(log.no, batch.header.base_index)
     is_final = _is_final(partition, log, log.no)
-    waiting = Waiting(log.tail, event.level, event.request, offset, batch.header.append_time_ms, is_final)
+    header = batch.header
+    waiting = Waiting(log.tail, event.level, event.request, offset, header.append_time_ms, is_final, header.due_time_ms)
     if event.level <= AckLevel.MASTER_RECEIVED:
         _accept(broker, waiting)
     else:
@@ -219,7 +230,7 @@ def settle_waiting(broker: BrokerState, log: SegmentLog, route: RouteInfo | None
     for waiting in log.waiting:
         if waiting.end <= sealed_len:
             effect: AppendAccepted | AppendRefused = AppendAccepted(
-                waiting.request, waiting.offset, waiting.append_time_ms, waiting.is_final
+                waiting.request, waiting.offset, waiting.append_time_ms, waiting.is_final, waiting.due_time_ms
             )
         else:
             error = errors.SegmentTruncatedError(f"segment {log.no} was sealed below this attempt")
@@ -294,7 +305,8 @@ def _stage_refusal(partition: Partition, event: Append) -> errors.SeriatimError 
             )
         if event.header.for_group:
             return errors.BadRequestError("a client's batch is for all consumer groups; nothing was stored")
-        if (unserved := _unserved(event.header)) is not None:
+        topic = partition.chain.topic if partition.chain is not None else ""
+        if (unserved := _unserved(event.header) or delays.refusal(event.header, topic)) is not None:
             return unserved
     flags = event.header.flags & (FLAG_STAGED | FLAG_PUBLISH)
     is_stage = partition.chain is not None and partition.chain.topic == STAGE_TOPIC
@@ -314,15 +326,11 @@ def _unserved(header: BatchHeader) -> errors.SeriatimError | None:
 
     None if it does neither.
     """
-    if not (
-        header.flags & FLAGS_UNSERVED or header.due_time_ms or header.source_sequence or header.has_fields_of_brokers
-    ):
+    if not (header.flags & FLAGS_UNSERVED or header.source_sequence or header.has_fields_of_brokers):
         return None
     names = ", ".join(name for flag, name in FLAG_NAMES.items() if header.flags & flag & FLAGS_UNSERVED)
     if names:
         why = f"this broker takes no batch with the flag {names} from a client: send it without"
-    elif header.due_time_ms:
-        why = "the batch has a due time, but not the flag DELAYED"
     elif header.source_sequence:
         why = "the batch has a source sequence, but not the flag SOURCE_SEQUENCE"
     else:
@@ -380,6 +388,34 @@ def _is_repeat(last: Entry | None, event: Append) -> bool:
     return last is not None and sent <= (last.epoch, last.last_sequence)
 
 
+def _delay_refusal(broker: BrokerState, event: Append) -> errors.SeriatimError | None:
+    """The refusal of a batch that was not stored before and is delayed for too long, or fired too early.
+
+    Rule `two-clocks` (D4): a message is fired early only if two clocks are wrong. Without it:
+      1. The clock of the server of a segment is an hour ahead. It fires what is due within the hour.
+      2. The master of the partition appends the fired batch. Readers have it an hour too early.
+    """
+    header, wall_ms = event.header, broker.now.wall_ms
+    if event.is_forward:
+        early_ms = header.due_time_ms - wall_ms
+        if not header.flags & FLAG_FIRED or early_ms <= EARLY_MS_MAX:
+            return None
+        return errors.OverloadedError(
+            f"the messages are due in {early_ms} ms by the clock of {broker.member.broker}, the master: nothing was "
+            "stored; fire them later",
+            retry_after_ms=min(early_ms, 1_000),
+        )
+    if not header.flags & FLAG_DELAYED:
+        return None
+    if not versions.all_read(broker, FORM_DELAYED):
+        return errors.OverloadedError(
+            "a broker of an older version does not know delayed messages: nothing was stored; upgrade all brokers",
+            retry_after_ms=1_000,
+        )
+    delay_ms = -header.due_time_ms if header.due_time_ms < 0 else header.due_time_ms - wall_ms
+    return event.delays.refusal(delay_ms) if delay_ms > 0 else None
+
+
 def _capacity_refusal(broker: BrokerState, log: SegmentLog, event: Append) -> errors.SeriatimError | None:
     """The refusal of a batch if more would wait for the members' disks than a switch may have to copy."""
     if has_room(broker, log, len(event.header.raw) + len(event.body)):
@@ -421,7 +457,8 @@ def _answer_repeat(broker: BrokerState, partition: Partition, log: SegmentLog, e
     assert entry is not None
     segment_no, index = split_offset(entry.offset)
     end = index + entry.message_count if segment_no == log.no else 0
-    waiting = Waiting(end, event.level, event.request, entry.offset, 0, _is_final(partition, log, segment_no))
+    due_ms = None if event.header.flags & FLAG_DELAYED else 0  # the table does not keep it
+    waiting = Waiting(end, event.level, event.request, entry.offset, 0, _is_final(partition, log, segment_no), due_ms)
     if event.level <= AckLevel.MASTER_RECEIVED:
         _accept(broker, waiting)
     else:
@@ -458,4 +495,6 @@ def _answer_forwarded(broker: BrokerState, partition: Partition, log: SegmentLog
 
 
 def _accept(broker: BrokerState, waiting: Waiting) -> None:
-    broker.out.emit(AppendAccepted(waiting.request, waiting.offset, waiting.append_time_ms, waiting.is_final))
+    broker.out.emit(
+        AppendAccepted(waiting.request, waiting.offset, waiting.append_time_ms, waiting.is_final, waiting.due_time_ms)
+    )

@@ -237,6 +237,8 @@ class AppendStream:
             reply.offset = effect.offset
             reply.append_time_ms = effect.append_time_ms
             reply.offset_is_final = effect.is_final
+            if header.flags & FLAG_DELAYED and effect.due_time_ms is not None:
+                reply.due_time_ms = effect.due_time_ms
         else:
             self._services.counters.add(self._services.counters.refused, str(effect.error.number))
             reply.error.CopyFrom(error_to_proto(effect.error))
