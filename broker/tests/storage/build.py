@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 
-from seriatim_api.batch import FLAG_DELAYED, FLAG_PUBLISH, FLAG_STAGED, parse_header, place
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, FLAG_PUBLISH, FLAG_STAGED, parse_header, place
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.values.log import Batch, LocalSegment, Preparation, PutBatch, TailCopy
@@ -35,16 +35,23 @@ class SegmentBuilder:
         self._random = random.Random(seed)
 
     def batch(
-        self, size_bytes: int = 100, count: int = 1, *, flags: int = 0, body: bytes | None = None, due_ms: int = 0
+        self,
+        size_bytes: int = 100,
+        count: int = 1,
+        *,
+        flags: int = 0,
+        body: bytes | None = None,
+        due_ms: int = 0,
+        origin: int = 0,
     ) -> Batch:
-        """The next batch; with a due time, it is delayed."""
-        flags |= FLAG_DELAYED if due_ms else 0
+        """The next batch; with a due time, it is delayed or fired, and with an origin, a broker made it."""
+        flags |= FLAG_DELAYED if due_ms and not flags & FLAG_FIRED else 0
         body = self._random.randbytes(size_bytes) if body is None else body
         stage = b"s" * 16 if flags & FLAG_STAGED else bytes(16)
         raw = header_of(
             body, partition=self.partition, message_count=count, producer=self.producer, producer_epoch=1,
             base_sequence=self.sequence, first_timestamp_ms=1, last_timestamp_ms=2, flags=flags, stage=stage,
-            due_time_ms=due_ms,
+            due_time_ms=due_ms, origin=(int(self.partition) if origin else 0, origin),
         )  # fmt: skip
         header = place(
             parse_header(raw), segment=self.segment, base_index=self.index, append_time_ms=self.time_ms,
@@ -66,9 +73,9 @@ class SegmentBuilder:
         """What a batch takes to the disk."""
         return ((self.producer, self.window),)
 
-    def put(self, size_bytes: int = 100, count: int = 1, commit: int = 0, *, due_ms: int = 0) -> PutBatch:
-        """The write of the next batch."""
-        return PutBatch(self.partition, self.batch(size_bytes, count, due_ms=due_ms), commit, self.windows)
+    def put(self, size_bytes: int = 100, count: int = 1, commit: int = 0, **fields: int) -> PutBatch:
+        """The write of the next batch; `fields` as of `batch`."""
+        return PutBatch(self.partition, self.batch(size_bytes, count, **fields), commit, self.windows)
 
     def stage(self, size_bytes: int = 100, count: int = 1) -> PutBatch:
         """The write of the next batch, of a stage log."""

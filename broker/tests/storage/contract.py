@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import pytest
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values.chain import Opening, Seal, create, remove_eligible, seal_and_open, trim
 from seriatim_broker.core.values.keyed import (
@@ -47,6 +48,7 @@ from seriatim_broker.core.values.log import (
     PutTailCopy,
     RecoveredPartition,
     Rewrite,
+    StoredRun,
     TailCopy,
     TrimLog,
     Truncate,
@@ -675,8 +677,12 @@ class DelayedLog:
 
     def puts(self, count: int) -> list[Write]:
         """Writes of the next batches. Due times are few, so that batches have the same one."""
-        dues = [self.chance.choice((0, 0, 5, 6, 7, 900)) for _ in range(count)]
-        return [self.builder.put(self.chance.randrange(90), self.chance.randrange(1, 4), due_ms=due) for due in dues]
+        kinds: list[dict[str, int]] = [{}, {"due_ms": 5, "origin": 9}, {"flags": FLAG_FIRED, "due_ms": 5, "origin": 9}]
+        kinds += [{"due_ms": due} for due in (5, 6, 900)]
+        return [
+            self.builder.put(self.chance.randrange(90), self.chance.randrange(1, 4), **self.chance.choice(kinds))
+            for _ in range(count)
+        ]
 
     def record(self) -> list[Write]:
         """The segment's record, and the log's beginning if retention dropped something."""
@@ -734,7 +740,7 @@ class DelayedLog:
         rows = [
             DueRow(batch.header.due_time_ms, batch.header.base_index, batch.header.message_count, batch.size_bytes)
             for batch in self.builder.batches
-            if batch.header.due_time_ms
+            if batch.header.flags & FLAG_DELAYED
         ]
         storage, page = self.harness.storage, self.chance.randrange(1, 6)
         until_ms = self.chance.choice((4, 5, 6, 1_000))
@@ -751,6 +757,12 @@ class DelayedLog:
             assert len(some) <= page
             found += some
         assert found == [row for row in rows if row.index + row.message_count > index]
+        headers = [batch.header for batch in self.builder.batches if any(batch.header.origin)]
+        runs: list[StoredRun] = []
+        while some_runs := await storage.read_runs(self.at, 1, runs[-1].index + 1 if runs else index, page):
+            assert len(some_runs) <= page
+            runs += some_runs
+        assert runs == [StoredRun(one.base_index, one.producer, 1) for one in headers if one.base_index >= index]
 
 
 @pytest.mark.parametrize("seed", range(6))

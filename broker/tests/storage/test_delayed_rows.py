@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rocksdict import Options, Rdict
+from seriatim_api.batch import FLAG_FIRED
 from seriatim_broker.adapters.rocks import RocksSettings, delayed
 from seriatim_broker.adapters.rocks.floor import DELAY
 from seriatim_broker.core.values.log import DropSegment, DueRow, PutSegment, TrimLog, Truncate
@@ -35,7 +36,17 @@ async def test_rows_of_dropped_batches_are_deleted_in_slices(tmp_path: Path) -> 
     await harness.storage.settle()
     left = [DueRow(batch.header.due_time_ms, batch.header.base_index, 1, 193) for batch in builder.batches]
     assert await harness.storage.read_due(at, 1, (0, 0), 9, count) == sorted(left)
-    assert len(_rows(harness)) == 2 * len(left)
+    rows = _rows(harness)
+    assert len(rows) == 2 * len(left)
+    await put(harness, [builder.put(1, flags=FLAG_FIRED, origin=9)])
+    (run,) = _rows(harness).items() - rows.items()
+    assert len(run[0]) + len(run[1]) == 37
+    await put(harness, [builder.put(1)])
+    begin = builder.trim(len(builder.batches) - 1)
+    await put(harness, [PutSegment(at, replace(segment_record(), begin=begin)), TrimLog(at, 1, *begin[::2])])
+    await harness.storage.settle()
+    assert _rows(harness) == {}
+    await put(harness, [builder.put(1, due_ms=6)])
     await put(harness, [Truncate(at, 1, 0, None)])
     assert _rows(harness) == {}, "a copy that starts over leaves no row, although its log may be cut often"
     await harness.close()

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from seriatim_api.batch import BatchHeader
 from seriatim_api.ids import PartitionId
 
 from seriatim_broker.core.values.chain import Chain
@@ -39,6 +40,7 @@ from seriatim_broker.core.values.log import (
     RecoveredPartition,
     RecoveredSegment,
     Rewrite,
+    StoredRun,
     TailCopy,
     TrimLog,
     Truncate,
@@ -368,19 +370,23 @@ class MemoryDisk:
         self, partition: PartitionId, segment_no: int, after: tuple[int, int], until_ms: int, count_max: int
     ) -> list[DueRow]:
         """Delayed batches of a segment's log, by due time and then by first index."""
-        rows = sorted(self._delayed(partition, segment_no))
+        rows = sorted(filter(None, map(DueRow.of, self._headers(partition, segment_no))))
         return [row for row in rows if row[:2] > after and row.due_ms <= until_ms][:count_max]
 
     def read_delayed(self, partition: PartitionId, segment_no: int, from_index: int, count_max: int) -> list[DueRow]:
         """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`."""
-        rows = self._delayed(partition, segment_no)
+        rows = filter(None, map(DueRow.of, self._headers(partition, segment_no)))
         return [row for row in rows if row.index + row.message_count > from_index][:count_max]
 
-    def _delayed(self, partition: PartitionId, segment_no: int) -> list[DueRow]:
+    def read_runs(self, partition: PartitionId, segment_no: int, from_index: int, count_max: int) -> list[StoredRun]:
+        """Batches of a segment's log that a broker made of delayed messages, by index."""
+        runs = filter(None, map(StoredRun.of, self._headers(partition, segment_no)))
+        return [run for run in runs if run.index >= from_index][:count_max]
+
+    def _headers(self, partition: PartitionId, segment_no: int) -> list[BatchHeader]:
         image = self.visible.partitions.get(partition)
         segment = image.segments.get(segment_no) if image is not None else None
-        batches = segment.batches if segment is not None else []
-        return [row for batch in batches if (row := DueRow.of(batch.header)) is not None]
+        return [batch.header for batch in segment.batches] if segment is not None else []
 
 
 def _put_ledger(partition: PartitionImage, write: PutLedger) -> None:

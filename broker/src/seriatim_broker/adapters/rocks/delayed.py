@@ -5,6 +5,11 @@ Each delayed batch of a log has two rows in the column family `delay` (58 bytes 
     by due time   due time, first index -> messages, bytes
     by index      first index -> due time
 
+A batch that a broker made of delayed messages has a row, too (37 bytes). So a server whose ledger is lost can learn
+which runs are stored:
+
+    run           first index -> producer, epoch
+
 Rule `rows-with-log` (I12): they are written with the batch, and deleted with it, in the same group. Without it:
 
 1. Am writes the delayed batch d and its row in two groups. It loses power between the two.
@@ -13,8 +18,8 @@ Rule `rows-with-log` (I12): they are written with the batch, and deleted with it
 A row by due time counts only if the row by index says the same due time. So a cut reads nothing: it deletes a range of
 rows by index, and what stays by due time does not count any more. It goes with the segment. Retention reads nothing
 either: no row below the log's first index counts. Housekeeping deletes the rows of what retention dropped later, in
-slices (`DelayedRows.sweep`). All of them know whether the log has rows at all (`ExtentLog.delayed_ticket`), so other
-logs cost nothing.
+slices (`DelayedRows.sweep`), except those of runs, which are one range. All of them know whether the log has rows at
+all (`ExtentLog.delayed_ticket`), so other logs cost nothing.
 
 Rows are a function of the log, so a start makes none. A directory without this column family was written before brokers
 stored delayed batches.
@@ -23,13 +28,14 @@ stored delayed batches.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import structlog
-from seriatim_api.batch import BatchHeader
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, BatchHeader
 from seriatim_api.errors import CorruptionError, SeriatimError
 
-from ...core.values.log import DueRow
+from ...core.values.log import DueRow, StoredRun
 from . import codec, keys
 from .extents import ExtentLog, ExtentTable
 from .floor import DELAY, DELETE, DELETE_RANGE, PUT, Database
@@ -53,38 +59,44 @@ class DelayedRows:
         self._trimmed: dict[tuple[int, int], None] = {}
 
     def put(self, group: WriteGroup, log: ExtentLog, header: BatchHeader) -> None:
-        """Write the rows of a batch, if it is delayed."""
-        row = DueRow.of(header)
-        if row is None:
+        """Write the rows of a batch, if it is delayed, or made of delayed ones."""
+        if not header.flags & (FLAG_DELAYED | FLAG_FIRED):
             return
-        log.delayed_ticket = self._writer.ticket + 1
         place = (header.partition, header.segment)
-        for key, value in (
-            (keys.due_key(*place, row.due_ms, row.index), codec.write_sizes(row)),
-            (keys.delayed_key(*place, row.index), codec.write_due(row.due_ms)),
-        ):
-            group.add((PUT, self._engine.family(DELAY), key, value), len(key) + len(value))
+        row, run = DueRow.of(header), StoredRun.of(header)
+        if row is not None:
+            self._put(group, keys.due_key(*place, row.due_ms, row.index), codec.write_sizes(row))
+            self._put(group, keys.row_key(keys.DELAYED, *place, row.index), codec.write_due(row.due_ms))
+        if run is not None:
+            self._put(group, keys.row_key(keys.RUN, *place, run.index), codec.write_stored_run(run))
+        log.delayed_ticket = self._writer.ticket + 1
 
     def cut(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog, length: int) -> None:
         """Delete the rows of a log from an index on. Call it before the log is cut."""
         if length <= log.first_index:
             self.drop(group, partition, segment, log)
         else:
-            self._delete(group, log, keys.delayed_range(partition, segment, length))
+            for kind in (keys.DELAYED, keys.RUN):
+                self._delete(group, log, keys.row_range(kind, partition, segment, length))
+
+    def trim(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog) -> None:
+        """Delete the rows of what retention dropped from a log. Call it after the log is trimmed."""
+        if log.delayed_ticket is not None:
+            runs = (keys.RUN, partition, segment)
+            self._delete(group, log, (keys.row_key(*runs, 0), keys.row_key(*runs, log.first_index)))
+            self._trimmed[partition, segment] = None
 
     def drop(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog) -> None:
         """Delete all rows of a log."""
         self._delete(group, log, keys.place_range(partition, segment))
 
+    def _put(self, group: WriteGroup, key: bytes, value: bytes) -> None:
+        group.add((PUT, self._engine.family(DELAY), key, value), len(key) + len(value))
+
     def _delete(self, group: WriteGroup, log: ExtentLog, key_range: tuple[bytes, bytes]) -> None:
         if log.delayed_ticket is not None:
             log.delayed_ticket = self._writer.ticket + 1
             group.add((DELETE_RANGE, self._engine.family(DELAY), *key_range), sum(map(len, key_range)))
-
-    def trimmed(self, partition: int, segment: int, log: ExtentLog) -> None:
-        """Note that retention dropped batches of a log, so that `sweep` deletes their rows."""
-        if log.delayed_ticket is not None:
-            self._trimmed[partition, segment] = None
 
     async def sweep(self) -> bool:
         """Delete the rows of a slice of dropped batches. Returns whether there may be more."""
@@ -107,7 +119,7 @@ class DelayedRows:
 
     def _forget(self, group: WriteGroup, place: tuple[int, int], rows: list[DueRow]) -> None:
         for row in rows:
-            for key in (keys.due_key(*place, row.due_ms, row.index), keys.delayed_key(*place, row.index)):
+            for key in (keys.due_key(*place, row.due_ms, row.index), keys.row_key(keys.DELAYED, *place, row.index)):
                 group.add((DELETE, self._engine.family(DELAY), key, None), len(key))
 
 
@@ -135,7 +147,7 @@ def due_rows(
             due_ms, index = keys.split_due_key(key)
             if index < first_index:
                 continue
-            of_index = engine.get(DELAY, keys.delayed_key(partition, segment, index))
+            of_index = engine.get(DELAY, keys.row_key(keys.DELAYED, partition, segment, index))
             if of_index is None or codec.read_due(of_index) != due_ms:
                 continue
             found.append(codec.read_delayed(due_ms, index, value))
@@ -152,14 +164,14 @@ def rows_from(
     Raises:
         CorruptionError: A row cannot be read, or is missing.
     """
-    begin, end = keys.delayed_range(partition, segment, max(from_index, first_index))
+    begin, end = keys.row_range(keys.DELAYED, partition, segment, max(from_index, first_index))
     found: list[DueRow] = []
     with engine.cursor(DELAY, end) as cursor:
         before = cursor.at_or_before(begin)
-        if before is not None and before[0] >= keys.delayed_key(partition, segment, first_index):
+        if before is not None and before[0] >= keys.row_key(keys.DELAYED, partition, segment, first_index):
             begin = before[0]
         for key, value in cursor.forward(begin):
-            row = _row_at(engine, partition, segment, keys.index_of_delayed(key), value)
+            row = _row_at(engine, partition, segment, keys.index_of_row(key), value)
             if row.index + row.message_count > from_index:
                 found.append(row)
             if len(found) >= count_max:
@@ -174,12 +186,26 @@ def rows_below(engine: Database, partition: int, segment: int, first_index: int,
         CorruptionError: A row cannot be read.
     """
     found: list[DueRow] = []
-    with engine.cursor(DELAY, keys.delayed_key(partition, segment, first_index)) as cursor:
-        for key, value in cursor.forward(keys.delayed_key(partition, segment, 0)):
-            found.append(DueRow(codec.read_due(value), keys.index_of_delayed(key), 0, 0))
+    with engine.cursor(DELAY, keys.row_key(keys.DELAYED, partition, segment, first_index)) as cursor:
+        for key, value in cursor.forward(keys.row_key(keys.DELAYED, partition, segment, 0)):
+            found.append(DueRow(codec.read_due(value), keys.index_of_row(key), 0, 0))
             if len(found) >= count_max:
                 break
     return found
+
+
+def runs_from(
+    engine: Database, partition: int, segment: int, first_index: int, from_index: int, count_max: int
+) -> list[StoredRun]:
+    """The runs that begin at `from_index` or after it, of batches from `first_index` on.
+
+    Raises:
+        CorruptionError: A row cannot be read.
+    """
+    begin, end = keys.row_range(keys.RUN, partition, segment, max(from_index, first_index))
+    with engine.cursor(DELAY, end) as cursor:
+        rows = islice(cursor.forward(begin), count_max)
+        return [codec.read_stored_run(keys.index_of_row(key), value) for key, value in rows]
 
 
 def places(engine: Database) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@
               partition, segment, name, 1         what the server of the segment before handed over
     delay     partition, segment, d, due, index   a delayed batch, by its due time (`delayed`)
               partition, segment, i, index        the same batch, by its first index
+              partition, segment, r, index        a batch that a broker made of delayed ones
 
 Two partition numbers are never used for partitions. The keys of partition 0 in `index` are the records of the extents.
 The keys of the highest number in an extent are bodies that are stored apart from their batches.
@@ -34,12 +35,13 @@ _PLACE = struct.Struct(">II")
 _META = struct.Struct(">IcI")
 _NUMBER = struct.Struct(">I")
 _DUE = struct.Struct(">IIcQQ")
-_DELAYED = struct.Struct(">IIcQ")
+_ROW_AT = struct.Struct(">IIcQ")
 _BODY = struct.Struct(">IIIQII")
 _BODIES: Final = 0xFFFFFFFE  # so that no key is above the last one that is looked at when an extent is emptied
 
 _BY_DUE: Final = b"d"
-_BY_INDEX: Final = b"i"
+DELAYED: Final = b"i"
+RUN: Final = b"r"
 _DUE_BIAS: Final = 1 << 63  # negative numbers sort first
 
 _ROW: Final = b"\0"
@@ -168,19 +170,19 @@ def split_due_key(key: bytes) -> tuple[int, int]:
     return due - _DUE_BIAS, index
 
 
-def delayed_key(partition: int, segment: int, index: int) -> bytes:
-    """The key of a delayed batch by its first index."""
-    return _DELAYED.pack(partition, segment, _BY_INDEX, index)
+def row_key(kind: bytes, partition: int, segment: int, index: int) -> bytes:
+    """The key in `delay` of a batch by its first index."""
+    return _ROW_AT.pack(partition, segment, kind, index)
 
 
-def delayed_range(partition: int, segment: int, from_index: int = 0) -> tuple[bytes, bytes]:
-    """The range of the keys that `delayed_key` makes, from an index on."""
-    return delayed_key(partition, segment, from_index), _next(_PLACE.pack(partition, segment) + _BY_INDEX)
+def row_range(kind: bytes, partition: int, segment: int, from_index: int = 0) -> tuple[bytes, bytes]:
+    """The range of the keys that `row_key` makes, from an index on."""
+    return row_key(kind, partition, segment, from_index), _next(_PLACE.pack(partition, segment) + kind)
 
 
-def index_of_delayed(key: bytes) -> int:
-    """The index in a key that `delayed_key` made."""
-    index: int = _DELAYED.unpack(key)[3]
+def index_of_row(key: bytes) -> int:
+    """The index in a key that `row_key` made."""
+    index: int = _ROW_AT.unpack(key)[3]
     return index
 
 

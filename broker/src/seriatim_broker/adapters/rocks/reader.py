@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from seriatim_api.batch import FLAG_STAGED, Checksum
 from seriatim_api.errors import DeadlineExceededError, StorageError
 
-from ...core.values.log import Batch, DueRow
+from ...core.values.log import Batch
 from ...core.values.positions import BatchPlace, Measure
 from . import keys
 from .checks import verify_link, verify_tail
@@ -171,7 +171,7 @@ class Reader:
                 return earlier if earlier is not None else found
         raise DeadlineExceededError(f"partition id {partition} segment {segment} changes faster than it can be read")
 
-    async def rows(self, partition: int, segment: int, read: Callable[..., list[DueRow]], *args: Any) -> list[DueRow]:
+    async def rows(self, partition: int, segment: int, read: Callable[..., list[_Result]], *args: Any) -> list[_Result]:
         """What `read` finds of a log's delayed batches, in a worker thread (`delayed`).
 
         Raises:

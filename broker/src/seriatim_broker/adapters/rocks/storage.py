@@ -54,6 +54,7 @@ from ...core.values.log import (
     PutTailCopy,
     RecoveredPartition,
     Rewrite,
+    StoredRun,
     TrimLog,
     Truncate,
     Write,
@@ -302,6 +303,12 @@ class RocksStorage:
         """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`."""
         return await self.reader.rows(partition, segment_no, delayed.rows_from, from_index, count_max)
 
+    async def read_runs(
+        self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
+    ) -> list[StoredRun]:
+        """Batches of a segment's log that a broker made of delayed messages, by index."""
+        return await self.reader.rows(partition, segment_no, delayed.runs_from, from_index, count_max)
+
     async def close(self) -> None:
         """Write and flush all submitted writes, write all memtables out, and let go of the directory. Idempotent."""
         if self._is_closed:
@@ -496,7 +503,7 @@ class RocksStorage:
             key = keys.batch_key(partition, segment, left.start)
             self._put(group, INDEX, key, codec.write_run(left))
         if gone:
-            self._delayed.trimmed(partition, segment, log)
+            self._delayed.trim(group, partition, segment, log)
             self._housekeeper.wake()
 
     def _size_extents(self) -> None:

@@ -54,6 +54,23 @@ class DueRow(NamedTuple):
         return cls(header.due_time_ms, header.base_index, header.message_count, size_bytes)
 
 
+class StoredRun(NamedTuple):
+    """A stored batch that a broker made of delayed messages, fired or moved: its first index, and its number as a batch
+    of its producer (`seriatim_api.delayed`).
+    """
+
+    index: int  # type: ignore[assignment]  # as of `DueRow`
+    producer: bytes
+    epoch: int
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> StoredRun | None:
+        """The run that this batch is; None if no broker made it of delayed messages."""
+        if not header.flags & FLAG_FIRED and not (header.flags & FLAG_DELAYED and any(header.origin)):
+            return None
+        return cls(header.base_index, header.producer, header.producer_epoch)
+
+
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
     """What a member durably knows of a segment of which it is a member or has a copy.
