@@ -109,18 +109,25 @@ class DelayedRows:
             del self._trimmed[place]  # until retention drops more of this log
             _log.error("rows of delayed batches cannot be deleted", partition=place[0], error=str(error))
             return bool(self._trimmed)
-        # Between the read and this line the log did not change.
+        # Between the end of the read and this line nothing was dropped or written, so the rows are still those.
+        if len(found) < SWEPT_COUNT_MAX:
+            del self._trimmed[place]
         if found:
             self._writer.submit(lambda group: self._forget(group, place, found))
             await self._writer.drain()
-        if len(found) < SWEPT_COUNT_MAX:
-            self._trimmed.pop(place, None)
         return bool(self._trimmed)
 
-    def _forget(self, group: WriteGroup, place: tuple[int, int], rows: list[DueRow]) -> None:
+    def _forget(self, group: WriteGroup, place: tuple[int, int], rows: list[tuple[int, int]]) -> None:
+        """Delete the rows of dropped batches, whose due times and indexes these are. They ascend by index.
+
+        By due time they are deleted one by one: a batch that is appended meanwhile may be due between two of them.
+        """
+        family = self._engine.family(DELAY)
         for row in rows:
-            for key in (keys.due_key(*place, row.due_ms, row.index), keys.row_key(keys.DELAYED, *place, row.index)):
-                group.add((DELETE, self._engine.family(DELAY), key, None), len(key))
+            key = keys.due_key(*place, *row)
+            group.add((DELETE, family, key, None), len(key))
+        below = keys.row_key(keys.DELAYED, *place, rows[-1][1] + 1)
+        group.add((DELETE_RANGE, family, keys.row_key(keys.DELAYED, *place, 0), below), 2 * len(below))
 
 
 # ---- in worker threads ----------------------------------------------------------------------------------
@@ -179,19 +186,18 @@ def rows_from(
     return found
 
 
-def rows_below(engine: Database, partition: int, segment: int, first_index: int, count_max: int) -> list[DueRow]:
-    """The rows of batches that retention dropped.
+def rows_below(
+    engine: Database, partition: int, segment: int, first_index: int, count_max: int
+) -> list[tuple[int, int]]:
+    """Due times and indexes of batches that retention dropped, ascending by index.
 
     Raises:
         CorruptionError: A row cannot be read.
     """
-    found: list[DueRow] = []
-    with engine.cursor(DELAY, keys.row_key(keys.DELAYED, partition, segment, first_index)) as cursor:
-        for key, value in cursor.forward(keys.row_key(keys.DELAYED, partition, segment, 0)):
-            found.append(DueRow(codec.read_due(value), keys.index_of_row(key), 0, 0))
-            if len(found) >= count_max:
-                break
-    return found
+    begin, end = (keys.row_key(keys.DELAYED, partition, segment, index) for index in (0, first_index))
+    with engine.cursor(DELAY, end) as cursor:
+        rows = islice(cursor.forward(begin), count_max)
+        return [(codec.read_due(value), keys.index_of_row(key)) for key, value in rows]
 
 
 def runs_from(
