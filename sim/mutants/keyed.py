@@ -44,9 +44,9 @@ list-first: what was set aside is older than what is live
 - if key.aside:
 + if key.aside and not key.live:
 full-first: a new server first sends all rows, which replace what was there
-@ core.consumers.cursors.control_records._send_change
-  ledger = served.ledger
-+ ledger.told.update(dict.fromkeys(members))
+@ core.consumers.cursors.control_records.send
+  previous = ledger.version or serial
++ ledger.told.update(dict.fromkeys(others))
 @ core.consumers.cursors.control_records.on_replicate_ledger
 - group = message.cursor.consumer_group
 + group, change = message.cursor.consumer_group, message.change
@@ -146,7 +146,7 @@ keys-said-when-durable [keyed-parked]: what is said of keys that wait is durable
 + on_replicated(served, 1 << 62)
 settings-on-disks [crossings]: mode, policy and term base are on the disks
 @ core.consumers.cursors.control_records.replicate
-  ledger, segment, record = served.ledger, served.segment, served.cursor
+  consumer_group, ledger, record = served.group, served.ledger, served.cursor
 + from ...values.keyed import SETTINGS_DEFAULT
 - settings=served.settings, term_base=record.term_base,
 + settings=SETTINGS_DEFAULT, term_base=0,

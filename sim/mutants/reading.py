@@ -18,7 +18,7 @@ all-acknowledged [I3 I8 CORE]: a consumer group crosses only when it has acknowl
   ledger, dispatcher, log = served.ledger, served.dispatcher, served.log
 + ledger.safe_acked = max(ledger.safe_acked, dispatcher.delivered)
 ack-copies [I9 I11 restarts]: an ack counts only once every eligible member has it
-@ core.consumers.cursors.control_records.replicate
+@ core.consumers.cursors.control_records.send
 - others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != broker.member]
 + others = []
 reservations [I9 restarts]: a range is reserved durably before it is delivered

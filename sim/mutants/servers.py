@@ -41,7 +41,7 @@ lease-from-receipt [SERVER slow-links]: the lease counts from the sending of the
 + link.answered_us = broker.now.mono_us
 no-second-look [SERVER slow-reads]: the server checks its right again after the read
 @ core.consumers.exclusive.delivery.deliver_held_back
-- if not right.has_right(served):
+- if not right.has_right(served.broker, served.partition, served.segment):
 + if False:
 eligible-at-once [I9 I11 servers-fall]: a member is listed as eligible only when it has the control records
 @ core.consumers.groups.eligibility.on_eligible_request

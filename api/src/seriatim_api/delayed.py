@@ -9,6 +9,7 @@ Nothing in this module does I/O.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from typing import Final
 
@@ -34,3 +35,16 @@ def move_producer(partition: int, segment: int) -> bytes:
 
 def _producer(purpose: bytes, partition: int, segment: int, mark: bytes) -> bytes:
     return hashlib.blake2b(f"{partition}/{segment}".encode(), digest_size=8, person=purpose).digest() + mark
+
+
+class CancelOutcome(enum.StrEnum):
+    """What became of a delayed message that a client cancelled. Each of these answers is final."""
+
+    CANCELLED = "cancelled"
+    """No consumer is ever given it."""
+
+    TOO_LATE = "too late"
+    """It was due: consumers are given it, or were."""
+
+    NOT_FOUND = "not found"
+    """There is no delayed message at this offset, or there is none any more."""

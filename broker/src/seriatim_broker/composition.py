@@ -417,7 +417,7 @@ class Broker:
         self._publisher = Publisher(self._services, self._calls, places, self._staging)
         self._driver.on_fetch(self._staging.fetch)
         self._forwards = Forwards(self._services, MasterAppends(self._services, self._calls))
-        self._driver.on_forward(self._forwards.forward)
+        self._driver.on_forward(self._forwards.forward, self._forwards.fire)
         runtime.stage_floors.on_read(self._staging.manifest)
         runtime.unfinished_publications.on_finish(self._publisher.finish_again)
         self._is_assembled = True

@@ -16,7 +16,7 @@ from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.broker import BrokerCore
 from seriatim_broker.core.peers import right
 from seriatim_broker.core.state.broker import BrokerState
-from seriatim_broker.core.state.consumers import ConsumerGroup, ConsumerGroupPhase, KeyedServed, Seat
+from seriatim_broker.core.state.consumers import ConsumerGroupPhase, KeyedServed
 from seriatim_broker.core.state.keyed.dispatcher import KeyedDispatcher
 from seriatim_broker.core.state.partition import Partition
 from seriatim_broker.core.state.segment_log import SegmentLog
@@ -527,7 +527,8 @@ class Bench:
 
     def may_deliver(self) -> bool:
         """Whether this member may deliver segment 1 at this moment."""
-        return right.has_right(Seat(self.core.state, self.part, ConsumerGroup("g", segment_no=1)), seeks=False)
+        assert self.part.chain is not None
+        return right.has_right(self.core.state, self.part, segment_of(self.part.chain, 1), seeks=False)
 
 
 def segment_of(chain: Chain, no: int) -> Segment:

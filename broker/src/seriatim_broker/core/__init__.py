@@ -8,6 +8,7 @@ knows only those below it (the contract "Rooms of the core" checks it):
     dispatch     which event, message or timer goes to which function; links to other brokers; a newer chain record
     control      what the controller asks for, and what it decides with: drains, retention, restarts, balance, rebuilds
     writing      append, replicate, commit; publications that are carried out
+    delayed      delayed messages: fired when they are due, or cancelled
     consumers    consumer groups, and range reads
     copies       segments that this member completes, repairs, settles, or declares lost
     switching    from one segment to the next, and what members answer to a switcher; routes

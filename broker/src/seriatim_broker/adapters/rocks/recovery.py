@@ -68,6 +68,7 @@ class Recovery:
         self._checksum = checksum
         self._table = table
         self._copies = copies
+        self._delayed: set[tuple[int, int]] = set()
 
     def partitions(self) -> Iterator[RecoveredPartition]:
         """All partitions, ascending.
@@ -75,9 +76,10 @@ class Recovery:
         Raises:
             CorruptionError: A record or batch does not match its checksum, or is missing.
         """
+        self._delayed = set(delayed.places(self._engine))
         for partition, rows in _merged(self._rows(META), self._rows(INDEX), self._rows(CURSOR)):
             yield self._partition(PartitionId(partition), rows)
-        for partition, segment in delayed.places(self._engine):
+        for partition, segment in self._delayed:
             log = self._table.log(partition, segment)
             assert log is not None, (partition, segment, "rows of delayed batches without a log")
             log.delayed_ticket = 0
@@ -160,13 +162,18 @@ class Recovery:
                 record, begin.first, begin.checksum, begin.first, (), windows, size_bytes=begin.size_bytes
             )
         log, checksum, commit, last_append_ms = self._restore(partition, record.no, runs)
+        has_delayed = (partition, record.no) in self._delayed
         if record.sealed_len is not None:
-            return RecoveredSegment(record, log.tail, checksum, log.tail, (), windows, last_append_ms, log.position)
+            return RecoveredSegment(
+                record, log.tail, checksum, log.tail, (), windows, last_append_ms, log.position, has_delayed
+            )
         commit = max(commit, begin.first)  # every member had flushed the messages that retention dropped
         stretches = plan(log, commit, log.tail)
         stored = read_all(self._engine, self._checksum, partition, record.no, stretches)
         batches = tuple(one.batch for one in stored)
-        return RecoveredSegment(record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position)
+        return RecoveredSegment(
+            record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position, has_delayed
+        )
 
     def _restore(self, partition: int, segment: int, runs: tuple[ExtentRun, ...]) -> tuple[ExtentLog, int, int, int]:
         """A segment's log, its checksum at the tail, the commit that was known there, and its last append time."""

@@ -263,13 +263,11 @@ def _led(partition: Partition) -> Led | None:
     log = partition.open_log()
     if partition.chain is None or log is None or not log.active or not log.unbroken:
         return None
-    acked = tuple(
-        (cursor.consumer_group, cursor.group_epoch, cursor.segment_no, cursor.acked)
-        for cursor in partition.cursors.values()
-    )
+    cursors = partition.group_cursors
+    acked = tuple((cursor.consumer_group, cursor.group_epoch, cursor.segment_no, cursor.acked) for cursor in cursors)
     oldest = tuple(
         (cursor.consumer_group, cursor.group_epoch, cursor.segment_no, cursor.oldest)
-        for cursor in partition.cursors.values()
+        for cursor in cursors
         if cursor.oldest
     )
     return Led(partition.id, partition.chain, log.flushed, log.size_at(log.flushed), acked, oldest, _safe(partition))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..values.chain import Chain
+from ..values.delayed import is_ledger_name
 from ..values.events import base_after
 from ..values.log import CursorState, DropCursor, DropPreparation, DropSegment, PutCursor
 from ..values.segments import Changes
@@ -29,6 +30,10 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes:
     for no in [no for no in numbers if no in partition.logs and chain.is_folded(no)]:
         _drop(broker, partition, no)
     for cursor in [cursor for cursor in partition.cursors.values() if chain.is_folded(cursor.segment_no)]:
+        if is_ledger_name(cursor.consumer_group):  # a folded segment has no message
+            partition.forget_cursor(cursor.consumer_group)
+            broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
+            continue
         _move_on(broker, partition, chain, cursor)
     # The tail copies of a quarantined log stay with it: `DropSegment` would remove both.
     for no in [no for no in partition.tail_copies if no not in partition.logs and chain.is_folded(no)]:

@@ -31,11 +31,13 @@ from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_k
 from ..consumers.ranges import range_reads, surveys
 from ..control import drain, holdings, orders, retention
 from ..copies import copying, gaps, producer_tables, repair, settle
+from ..delayed import cancelling, firing
 from ..peers import lanes, right
 from ..state.broker import BrokerState
 from ..state.consumers import KeyedServed
 from ..state.partition import Partition, Partitions
 from ..switching import fencing, idle_blocks, planned, preparing, routes, sealing, switch
+from ..values import delayed_messages as dm
 from ..values import events as ev
 from ..values import messages as m
 from ..values.effects import AppendRefused, LogsListed
@@ -197,6 +199,17 @@ def _forwards_done(broker: BrokerState, partition: Partition, event: ev.Forwards
         forget_if_unused(partition, consumer_group)
 
 
+def _run_read(broker: BrokerState, partition: Partition, event: dm.RunRead) -> None:
+    if event.is_damaged:
+        repair.begin(broker, partition, event.segment_no)
+    firing.on_run_read(broker, partition, event)
+
+
+def _pump(broker: BrokerState, partition: Partition, no: int) -> None:
+    progress.retry(broker, partition, no)
+    firing.on_pump_due(broker, partition, no)
+
+
 def _list_logs(broker: BrokerState, known: Partitions, event: ev.ListLogs) -> None:
     after = (event.after_partition, event.after_segment)
     logs = sorted(
@@ -247,6 +260,10 @@ EVENTS: dict[type, Handler] = {
     ev.RowsRead: _reader(grants.on_rows_read),
     ev.DeadLetterRead: _reader(dead_letters.on_read),
     ev.ForwardsDone: at_known(_forwards_done),
+    dm.DueRead: at_known(firing.on_due_read),
+    dm.RunRead: at_known(_run_read),
+    dm.DelayedFound: at_known(cancelling.on_found),
+    dm.RunsStored: at_known(firing.on_stored),
     ev.DiskRoom: _disk_room,
     # the coordinator
     ev.ChainRead: _chain_read,
@@ -262,6 +279,7 @@ EVENTS: dict[type, Handler] = {
     ev.OwnRecordSeen: coordinator.on_own_record,
     # clients
     ev.Append: _append,
+    dm.CancelDelayed: _at(cancelling.cancel),
     ev.ResolveProducer: _at(routes.on_resolve),
     ev.ResolveConsumer: _at(questions.on_resolve),
     ev.DescribeConsumerGroup: _at(questions.on_describe),
@@ -385,7 +403,8 @@ TIMERS: dict[TimerKind, Callable[[BrokerState, Partition, Any], None]] = {
     TimerKind.SETTLE: settle.on_timer,
     TimerKind.COPY: copying.on_timer,
     TimerKind.REPAIR: repair.on_timer,
-    TimerKind.PUMP: progress.retry,
+    TimerKind.PUMP: _pump,
+    TimerKind.DELAYED: firing.look,
     TimerKind.REPLICATION: control_records.on_replication_due,
     TimerKind.CURSOR: serving.on_cursor_timer,
     TimerKind.SESSION: sessions.on_due,

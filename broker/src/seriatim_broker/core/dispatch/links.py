@@ -11,6 +11,7 @@ from seriatim_api.ids import MemberId
 from ..consumers.cursors import control_records
 from ..consumers.groups import eligibility, without_consumers
 from ..copies import copying, settle
+from ..delayed import firing
 from ..peers import disks, lanes, right, updates
 from ..state.broker import BrokerState
 from ..state.partition import Partition, Partitions
@@ -68,6 +69,7 @@ def _tell_up(broker: BrokerState, partition: Partition, member: MemberId) -> Non
         partition.read_chain(broker)  # a newer record may have been decided meanwhile
     right.on_link_up(broker, partition, member)
     control_records.on_link_up(partition, member)
+    firing.on_link_up(broker, partition, member)
     settle.on_link_up(broker, partition, member)
     copying.on_link_up(broker, partition, member)
 
@@ -139,6 +141,8 @@ def _peer_dead(
         has_rows = partition is not None and (partition.ledger_rows or partition.handoffs)
         if partition is not None and has_rows and partition.chain is not None:
             without_consumers.take_up_forwards(broker, partition, partition.chain, dead=name)
+        if partition is not None and partition.chain is not None:
+            firing.on_peer_dead(broker, partition, name)
         log = partition.open_log() if partition is not None else None
         if partition is None or log is None or log.record.sealed_len is not None:
             continue
@@ -154,6 +158,8 @@ def _peer_hangs(broker: BrokerState, partitions: Partitions, name: str) -> None:
         partition = partitions.get(watching)
         for consumer_group in partition.consumer_groups.values() if partition is not None else ():
             broker.poll(0, TimerKind.PUMP, watching, consumer_group.segment_no)
+        for no in partition.firing if partition is not None else ():
+            broker.poll(0, TimerKind.PUMP, watching, no)
 
 
 # ---- heartbeats -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..consumers.groups import record_changes
 from ..copies import copying, producer_tables, settle
+from ..delayed import firing
 from ..peers import lost_decisions, right
 from ..state.broker import BrokerState
 from ..state.partition import STEPS_KEPT, Partition, Step
@@ -64,6 +65,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
     fencing.on_learned(broker, partition, chain)
     settle.on_learned(broker, partition, chain, changes)
     copying.on_learned(broker, partition, chain, changes)
+    firing.on_learned(broker, partition, chain)
     routes.answer_waiters(broker, partition)
 
 
@@ -116,8 +118,7 @@ def _drop_forgotten(broker: BrokerState, partition: Partition, chain: Chain, is_
     if partition.open_log() is None:
         quiescence.end(broker, partition)
     for cursor in [cursor for cursor in partition.cursors.values() if cursor.segment_no < first]:
-        partition.cursors = drop(partition.cursors, cursor.consumer_group)
-        partition.safe_cursors = drop(partition.safe_cursors, cursor.consumer_group)
+        partition.forget_cursor(cursor.consumer_group)
         if cursor.segment_no not in own:  # the others go with their segments
             broker.out.write(DropCursor(partition.id, cursor.segment_no, cursor.consumer_group))
     for no in [no for no in partition.tail_copies if no < first and not chain.is_folded(no)]:

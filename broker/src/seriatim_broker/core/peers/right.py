@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from seriatim_api.ids import MemberId, PartitionId
 
 from ..state.broker import BrokerState
-from ..state.consumers import Right, Seat
+from ..state.consumers import Right
 from ..state.partition import Partition
 from ..values.chain import Chain, change_server, may_join, merged, remove_eligible
 from ..values.kinds import TimerKind, WriteOwner
@@ -42,27 +42,30 @@ def stop_joining(partition: Partition, no: int, member: MemberId) -> None:
     held.joining = drop(held.joining, member)
 
 
-def has_right(seat: Seat, *, seeks: bool = True) -> bool:
-    """Whether this member may deliver to the consumer group at this moment. If not, it seeks the right.
+def has_right(broker: BrokerState, partition: Partition, segment: Segment | None, *, seeks: bool = True) -> bool:
+    """Whether this member may deliver from the segment at this moment. If not, it seeks the right.
 
-    Everything that gives messages to consumers, or says what was done with them, asks here first.
+    Everything that gives messages to consumers, fires delayed ones, or says what was done with them, asks here first.
 
     Args:
-        seat: The consumer group.
+        broker: This broker.
+        partition: The partition.
+        segment: The segment, as the newest chain record has it; None: the record does not have it.
         seeks: False: nothing waits for the right, so it is not sought.
     """
     # Rule `serve-lease` (SERVER): no other eligible member is silent for longer than the lease. Without it:
     #   1. Server Am is cut off from As, but not from its consumer c1.
     #   2. As takes the right over, and delivers a to consumer c2.
     #   3. Am delivers a to c1, as a first delivery (I9).
-    broker, partition, segment = seat.broker, seat.partition, seat.segment
-    right = partition.rights.get(seat.group.segment_no)
-    if segment is None or right is None or not right.confirmed or broker.now.mono_us < right.from_us:
+    if segment is None:
+        return False
+    right = partition.rights.get(segment.no)
+    if right is None or not right.confirmed or broker.now.mono_us < right.from_us:
         may_deliver = False
     else:
         may_deliver = not silent_members(broker, partition, segment, broker.config.serve_lease_us)
     if seeks and not may_deliver:
-        seek(broker, partition, seat.group.segment_no)
+        seek(broker, partition, segment.no)
     return may_deliver
 
 

@@ -19,6 +19,7 @@ ledger       what a consumer group has acknowledged, and which members have that
 dispatcher   which consumer is given messages, and how far
 keyed        the same where order counts within a key
 window       which indexes are passed in such a consumer group
+delayed      what the server of a segment knows of the delayed messages in it
 
-numbered_sending  what a server appends to another partition, each item once: dead letters
+numbered_sending  what a server appends to another partition, each item once: dead letters and runs
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from seriatim_api.batch import Checksum
 from seriatim_api.errors import RunOverError
@@ -26,6 +26,10 @@ from .switching import SwitchAttempt
 from .timers import Timer, TimerQueue
 
 _T = TypeVar("_T")
+
+COUNTS_US: Final = 60_000_000
+"""What a sender has in memory counts for this long, unless it says so again. It looks at least every 30 s. So what a
+consumer group or a segment had that left this broker does not count for ever."""
 
 Read = tuple[ReadKind, PartitionId, int, MemberId | str | None, int]
 """A read of the disk under way: kind, partition, segment, the member or consumer group that needs it, first index.
@@ -72,7 +76,8 @@ class BrokerState(State):
     reads: dict[int, Read] = field(default_factory=dict)  # serial -> the read of the disk
     # request -> the member asked, how many segments
     copies_asked: dict[int, tuple[MemberId, int]] = field(default_factory=dict)
-    # what the forwarders have of bodies in memory, by partition and consumer group: bytes, and until when it counts
+    # what senders of dead letters and delayed messages have of bodies in memory, by partition and ledger: bytes, and
+    # until when it counts
     forwarding_bytes: dict[tuple[PartitionId, str], tuple[int, int]] = field(default_factory=dict)
     carried_bytes: int = 0  # of staged batches in memory, for publications under way
     producer_bytes: int = 0  # of the producer tables of segments that are not sealed here, in memory
@@ -90,6 +95,20 @@ class BrokerState(State):
         self.producer_bytes += size_bytes - known
         if size_bytes:
             self.producer_bytes_of[partition] = size_bytes, self.now.mono_us
+
+    def count_forwarding(self, place: tuple[PartitionId, str], size_bytes: int) -> None:
+        """Note what a sender of dead letters or delayed messages has of bodies in memory; 0: nothing."""
+        if size_bytes:
+            self.forwarding_bytes[place] = size_bytes, self.now.mono_us + COUNTS_US
+        else:
+            self.forwarding_bytes.pop(place, None)
+
+    def has_forwarding_room(self, size_bytes: int) -> bool:
+        """Whether that much more may be read, as far as the memory of all these senders goes."""
+        now_us, known = self.now.mono_us, self.forwarding_bytes
+        for place in [place for place, (_, until_us) in known.items() if until_us <= now_us]:
+            del known[place]
+        return sum(used for used, _ in known.values()) + size_bytes <= self.config.forwarding_bytes_max
 
     # ---- ids and time ----
 

@@ -110,6 +110,13 @@ class Ledger(State):
             self.dropped_from = 0  # the consumer was notified of the drop before it got this message
         return True
 
+    def confirm(self, serial: int, member: MemberId) -> None:
+        """A member has a control record on its disk, and with it all older ones."""
+        if serial in self.replications:
+            for older, replication in self.replications.items():
+                if older <= serial:
+                    replication.waiting.pop(member, None)
+
     @property
     def waited_for(self) -> set[MemberId]:
         """The members that have not confirmed a control record."""

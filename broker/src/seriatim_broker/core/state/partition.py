@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from seriatim_api.ids import PartitionId, RunId
 
 from ..values.chain import CHANGED_AT_ONCE_MAX, Chain
+from ..values.delayed import is_ledger_name
 from ..values.effects import ReadChain, RouteInfo, WriteChain
 from ..values.events import SurveyPartition, WriteOutcome
 from ..values.kinds import TimerKind, WriteOwner
@@ -33,6 +34,7 @@ from ..values.states import State, drop, nothing, put
 from .broker import BrokerState
 from .consumers import ConsumerGroup, Handing, RangeWait, Right
 from .copies import Copying, KnownTables, Repair, Settlement, TableWait
+from .delayed import Firing
 from .dispatcher import Given
 from .segment_log import SegmentLog
 from .switching import Asked, Awaiting, FenceTurn, Offer, Probed, Switch, SwitchPhase, Waiter
@@ -150,6 +152,7 @@ class Partition(State):
     # of consumer groups that were served here, even if no longer
     given: Mapping[str, Given] = field(default_factory=nothing)
     rights: Mapping[int, Right] = field(default_factory=nothing)
+    firing: Mapping[int, Firing] = field(default_factory=nothing)  # segments with delayed messages, served here
     # that this member wants to take -> server epoch of the other
     wanted_rights: Mapping[int, int] = field(default_factory=nothing)
     pace: Pace = FULL_PACE
@@ -263,6 +266,18 @@ class Partition(State):
             )
         self.cursors = put(self.cursors, cursor.consumer_group, cursor)
         return left
+
+    def forget_cursor(self, name: str) -> None:
+        """Forget a control record, and the rows beside it."""
+        self.cursors = drop(self.cursors, name)
+        self.safe_cursors = drop(self.safe_cursors, name)
+        self.ledger_rows = drop(self.ledger_rows, name)
+        self.ledger_versions = drop(self.ledger_versions, name)
+
+    @property
+    def group_cursors(self) -> tuple[CursorState, ...]:
+        """The control records of consumer groups, without delay ledgers."""
+        return tuple(cursor for name, cursor in self.cursors.items() if not is_ledger_name(name))
 
     def keep_handoff(self, handoff: HandOverState) -> bool:
         """Take up a handoff; only the newest one of each consumer group is kept. Returns whether this one is."""

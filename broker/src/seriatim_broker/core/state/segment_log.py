@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from seriatim_api.batch import BatchHeader, chain_is_intact, place
+from seriatim_api.batch import FLAG_DELAYED, BatchHeader, chain_is_intact, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 
 from ..values.delays import due_time_at
 from ..values.kinds import TimerKind
 from ..values.log import (
     Batch,
+    DueRow,
     LocalSegment,
     Preparation,
     PutBatch,
@@ -36,6 +37,10 @@ from .outbox import LogDurable
 
 COUNT_US = 1_000_000
 """The memory of a producer table is counted once in this time, if batches are committed."""
+
+
+FRESH_MS = 1_000
+"""Rows of delayed batches are in `SegmentLog.fresh` for at most this long."""
 
 
 class Waiting(NamedTuple):
@@ -100,6 +105,7 @@ class SegmentLog(State):
         "flushed",
         "flushed_append_ms",
         "followers",
+        "fresh",
         "heard",
         "held",
         "is_from_disk",
@@ -155,6 +161,9 @@ class SegmentLog(State):
         self.heard: Heard | None = None  # of a master, from its first batch on
         self.content_no = 0
         self.suspect = False
+        # What was appended with a due time since the server of the segment looked. None: the log has no delayed batch;
+        # (): this member does not serve it. Perhaps all are fired.
+        self.fresh: list[DueRow] | tuple[()] | None = None
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
 
     @classmethod
@@ -194,6 +203,7 @@ class SegmentLog(State):
         #   2. As answers the fence with tail 1 and no append time.
         #   3. The next master's clock says 12:00:05, and b is appended then: append time goes back.
         log.last_append_ms = found.last_append_ms
+        log.fresh = () if found.has_delayed else None
         log.uncertain_bytes = sum(batch.size_bytes for batch in log.uncertain)
         # Rule `start-folds` (I9): a start takes up the batches that the table on the disk does not have yet. Without
         # it:
@@ -300,6 +310,11 @@ class SegmentLog(State):
             self.answered = Answered(place, self.live_table.as_of(make_offset(self.no, length)))
         return self.answered.table
 
+    @property
+    def has_delayed(self) -> bool:
+        """Whether there is a batch that was delayed when it was stored. Perhaps all of them are fired."""
+        return self.fresh is not None
+
     # ---- growing ----
 
     def append(
@@ -374,6 +389,9 @@ class SegmentLog(State):
             if self.record.sealed_len is not None:
                 self._fold(broker, header.end_index)
         windows = self.table.take_unwritten() if self.table is not None else ()
+        row = DueRow.of(header) if header.flags & FLAG_DELAYED else None
+        if row is not None:
+            self._note_delayed(broker, row)
         self.tail = header.end_index
         self.tail_checksum = header.checksum
         self.size_bytes += batch.size_bytes
@@ -383,6 +401,16 @@ class SegmentLog(State):
             self.uncertain_bytes += batch.size_bytes
         broker.out.write(PutBatch(self.partition, batch, self.flushed, windows, adopts, may_wait))
         broker.out.when_durable(LogDurable(self.partition, self.no, self.tail, self.content_no))
+
+    def _note_delayed(self, broker: BrokerState, row: DueRow) -> None:
+        """A delayed batch is taken: have the server of the segment look when it is due, if that is this member."""
+        if isinstance(self.fresh, list):
+            self.fresh.append(row)
+            wait_ms = min(max(row.due_ms - broker.now.wall_ms, 0), FRESH_MS)
+            broker.poll(wait_ms * 1000, TimerKind.DELAYED, self.partition, self.no)
+        elif self.fresh is None:
+            self.fresh = ()
+            broker.poll(0, TimerKind.DELAYED, self.partition, self.no)
 
     def _fold(self, broker: BrokerState, committed: int) -> None:
         """All below the index is committed: the producer table may forget. Producer runs of who went are forgotten too.

@@ -17,11 +17,15 @@ deleted      partitions that were deleted, as ranges of ids
 
 keyed        modes in which order counts within a key, retry policies, grants
 ledger_rows  rows of a ledger as bytes
+delayed      rows of a delay ledger, and runs of delayed messages
 tokens       tokens of grants: a term and a counter in one number
 
 messages     messages between brokers
 events       what happens to a core
 effects      actions that the core asks for
+
+delayed_messages  events and effects of delayed messages
+
 kinds        kinds and reasons, as enums
 config       times and limits
 states       base of the classes that do change: it copies and compares them

@@ -15,6 +15,7 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
+from .delayed_messages import DelayedCancelled, FindDelayed, FireRuns, ReadDue, ReadRun
 from .events import ConsumerGroupOperation, CursorRecord
 from .keyed import ConsumerMode, DeadLetter, KeyCounts, KeyGrant, WaitingKey
 from .log import Batch, SafeCursor, Write
@@ -756,6 +757,11 @@ Effect = (
     | KeepMessage
     | ReadDeadLetter
     | ForwardBatches
+    | ReadDue
+    | ReadRun
+    | FindDelayed
+    | FireRuns
+    | DelayedCancelled
     | ReadChain
     | WriteChain
     | ReadCertificate

@@ -18,6 +18,7 @@ class TimerKind(enum.StrEnum):
     COMMIT = "commit"
     COPY = "copy"
     CURSOR = "cursor"
+    DELAYED = "delayed"
     FENCE_TURN = "fence turn"
     FENCED = "fenced"
     FOLLOW = "follow"

@@ -474,6 +474,7 @@ class RecoveredSegment:
             forgotten. The table with which it was opened is in its preparation.
         last_append_ms: The append time of the last batch.
         size_bytes: Bytes of all batches below `tail`, including dropped ones.
+        has_delayed: Whether the disk has rows of delayed batches.
     """
 
     record: LocalSegment
@@ -484,6 +485,7 @@ class RecoveredSegment:
     windows: Rows
     last_append_ms: int = 0
     size_bytes: int = 0
+    has_delayed: bool = False
 
 
 class LedgerVersion(NamedTuple):

@@ -1,4 +1,5 @@
-"""Carries dead letters, replayed copies and resolutions to the partition with a number in a topic.
+"""Carries dead letters, replayed copies and resolutions to the partition with a number in a topic, and delayed messages
+to the open segment of their partition.
 
 The topic is read when it is needed, and not watched. `master_appends` finds the master.
 """
@@ -6,7 +7,7 @@ The topic is read when it is needed, and not watched. `master_appends` finds the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from seriatim_api.batch import parse_header
@@ -15,12 +16,16 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
 from ...core.values import effects as fx
+from ...core.values.delayed_messages import FireRuns, RunsStored
 from ...core.values.events import ForwardsDone
 from ..calls.services import Services
 from .master_appends import Batches, MasterAppends, Stored
 
 FORWARD_DEADLINE_S: Final = 10.0
 """A request of a forwarder ends after this long. The forwarder sends it again, unless all of it is stored."""
+
+FIRE_DEADLINE_S: Final = 2.0
+"""A request with delayed messages ends after this long. They are sent again, unless all of it is stored."""
 
 TOPIC_AGE_S: Final = 2.0
 """How old the known record of a topic may be. After a failure it is read again."""
@@ -49,6 +54,16 @@ class Forwards:
         stored = await self.append(effect.topic, effect.partition_number, make, FORWARD_DEADLINE_S)
         return ForwardsDone(effect.partition, effect.consumer_group, effect.serial, len(stored.offsets), stored.error)
 
+    async def fire(self, effect: FireRuns) -> RunsStored:
+        """Delayed messages of this broker's core that are due. Raises nothing."""
+        batches = [(parse_header(header), body) for header, body in effect.batches]
+
+        async def find(_is_fresh: bool) -> tuple[PartitionId, Batches]:
+            return effect.partition, batches
+
+        stored = await self._append(find, FIRE_DEADLINE_S)
+        return RunsStored(effect.partition, effect.segment_no, effect.serial, len(stored.offsets), stored.error)
+
     async def append(
         self, topic: str, number: int, make: Callable[[PartitionId], Batches], deadline_s: float
     ) -> Stored:
@@ -70,6 +85,11 @@ class Forwards:
             partition = await self._partition(topic, number, is_fresh=is_fresh)
             return partition, make(partition)
 
+        return await self._append(find, deadline_s)
+
+    async def _append(
+        self, find: Callable[[bool], Awaitable[tuple[PartitionId, Batches]]], deadline_s: float
+    ) -> Stored:
         try:
             return await self.masters.append(find, deadline_s)
         except SeriatimError as exc:

@@ -43,7 +43,7 @@ def tell(core: BrokerCore, identity: Identity, place: Place, after: int) -> oper
         chain = rebuild.known_chain(partition)
         if chain is None:
             continue
-        known = KnownPartition(chain, tuple(partition.cursors.values()), tuple(rebuild.known_writers(partition)))
+        known = KnownPartition(chain, partition.group_cursors, tuple(rebuild.known_writers(partition)))
         told = operations_pb2.KnownPartition(partition_id=number, form=forms.encode(known))
         size_bytes += len(told.form)
         answer.partitions.append(told)

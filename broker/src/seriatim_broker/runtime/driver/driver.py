@@ -23,6 +23,7 @@ from seriatim_api.errors import CorruptionError, NotServingError, SeriatimError
 from seriatim_api.ids import PartitionId
 
 from ...core.state.partition import Partition
+from ...core.values import delayed_messages as dm
 from ...core.values import effects as fx
 from ...core.values.events import Event, ForwardsDone, LogRead, Moment, Persisted, StagedFetched, Tick
 from ...core.values.log import Write, all_may_wait
@@ -32,6 +33,7 @@ from ...interfaces.clock import Clock
 from ...interfaces.storage import Storage
 from . import retry_cache
 from .coordinator_requests import CoordinatorRequests
+from .delayed_reads import DelayedReads
 from .keyed_reads import KeyedReads
 from .links import Links
 
@@ -70,10 +72,11 @@ Reply = (
     | fx.RangeRead
     | fx.PartitionSurveyed
     | fx.CarriedOut
+    | dm.DelayedCancelled
 )
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 
-_Reading = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter
+_Reading = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter | dm.ReadDue | dm.ReadRun | dm.FindDelayed
 
 
 async def ask(driver: Driver, event_of: Callable[[int], Event], deadline_s: float) -> Reply:
@@ -169,6 +172,16 @@ class Driver:
         self._keyed_reads = KeyedReads(
             storage, bodies, retry_cache_bytes_max=retry_cache_bytes_max, is_needed=self._serves_by_key
         )
+        delayed_reads = DelayedReads(storage, bodies)
+        self._fire: Callable[[dm.FireRuns], Awaitable[dm.RunsStored]] | None = None
+        self._carry_out: dict[type, Callable[[Any], Awaitable[Event]]] = {
+            fx.ReadKeys: self._keyed_reads.keys,
+            fx.ReadRows: self._keyed_reads.rows,
+            fx.ReadDeadLetter: self._keyed_reads.dead_letter,
+            dm.ReadDue: delayed_reads.due,
+            dm.ReadRun: delayed_reads.run,
+            dm.FindDelayed: delayed_reads.find,
+        }
         storage.on_durable(self._durable)
 
     # ---- life ----
@@ -344,9 +357,16 @@ class Driver:
         """`fetch` gets staged batches, from this disk or other brokers. If it raises, the batch cannot be had now."""
         self._fetch = fetch
 
-    def on_forward(self, forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]]) -> None:
-        """`forward` has the master of another partition append dead letters. If it raises, nothing counts as stored."""
-        self._forward = forward
+    def on_forward(
+        self,
+        forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]],
+        fire: Callable[[dm.FireRuns], Awaitable[dm.RunsStored]],
+    ) -> None:
+        """Have masters of partitions append: `forward` dead letters, `fire` delayed messages that are due.
+
+        If one raises, nothing counts as stored.
+        """
+        self._forward, self._fire = forward, fire
 
     # ---- effects ----
 
@@ -363,6 +383,22 @@ class Driver:
                 done = await self._forward(effect)
         except Exception as exc:  # data of other brokers caused it: nothing is known to be stored
             _log.exception("dead_letters_not_forwarded", partition=effect.partition, error=str(exc))
+        if not self._dead:
+            self.feed(done)
+
+    def _fire_runs(self, effect: dm.FireRuns) -> None:
+        task = self._loop.create_task(self._carry_out_fire(effect), name="delayed messages")
+        self._fetches[task] = None
+        task.add_done_callback(self._fetches.pop)
+
+    async def _carry_out_fire(self, effect: dm.FireRuns) -> None:
+        error: SeriatimError = NotServingError("this broker does not fire")
+        done = dm.RunsStored(effect.partition, effect.segment_no, effect.serial, 0, error)
+        try:
+            if self._fire is not None:
+                done = await self._fire(effect)
+        except Exception as exc:  # data of other brokers caused it: nothing is known to be stored
+            _log.exception("delayed_messages_not_fired", partition=effect.partition, error=str(exc))
         if not self._dead:
             self.feed(done)
 
@@ -404,6 +440,10 @@ class Driver:
             fx.KeepMessage: self._keyed_reads.keep,
             fx.ReadDeadLetter: self._read,
             fx.ForwardBatches: self._forward_batches,
+            dm.ReadDue: self._read,
+            dm.ReadRun: self._read,
+            dm.FindDelayed: self._read,
+            dm.FireRuns: self._fire_runs,
             fx.ReadChain: work.read_chain,
             fx.WriteChain: work.write_chain,
             fx.ReadCertificate: work.read_certificate,
@@ -519,7 +559,7 @@ class Driver:
         if len(self._reads) >= READS_IN_FLIGHT_MAX:
             self._waiting_reads.append(effect)
             return
-        carry_out = self._carry_out_read if isinstance(effect, fx.ReadLog) else self._carry_out_keyed_read
+        carry_out = self._carry_out_read if isinstance(effect, fx.ReadLog) else self._carry_out_other_read
         task = self._loop.create_task(carry_out(effect), name="log read")  # type: ignore[arg-type]
         self._reads[task] = None
         task.add_done_callback(self._read_ended)
@@ -551,15 +591,10 @@ class Driver:
         if not self._dead:
             self.feed(LogRead(effect.serial, batches, is_damaged))
 
-    async def _carry_out_keyed_read(self, effect: fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter) -> None:
+    async def _carry_out_other_read(self, effect: _Reading) -> None:
         found: Event | None = None
         try:
-            if isinstance(effect, fx.ReadKeys):
-                found = await self._keyed_reads.keys(effect)
-            elif isinstance(effect, fx.ReadDeadLetter):
-                found = await self._keyed_reads.dead_letter(effect)
-            else:
-                found = await self._keyed_reads.rows(effect)
+            found = await self._carry_out[type(effect)](effect)
         except Exception as exc:
             self.fail(exc)
         if found is not None and not self._dead:

@@ -16,8 +16,9 @@ from ...peers import updates
 from ...state.broker import BrokerState
 from ...state.consumers import KeyedServed, Served
 from ...state.keyed import rows as keyed_rows
-from ...state.ledger import CursorReplication
+from ...state.ledger import CursorReplication, Ledger
 from ...state.partition import Partition
+from ...values.delayed import is_ledger_name
 from ...values.effects import CursorsListed
 from ...values.events import CursorRecord, ForgetConsumerGroup, ListCursors
 from ...values.kinds import TimerKind
@@ -33,6 +34,7 @@ from ...values.log import (
     PutLedger,
 )
 from ...values.messages import CursorsReplicated, LedgerWanted, ReplicateCursors, ReplicateLedger
+from ...values.segment import Segment
 from ...values.states import drop, put
 from .consumer_group import keyed_of
 
@@ -130,57 +132,47 @@ def replicate(served: Served) -> int:
       2. The server dies, and another eligible member takes the right.
       3. The new server does not have the ack, and the cursor of the consumer group falls back.
     """
-    broker, partition, consumer_group = served.broker, served.partition, served.group
-    ledger, segment, record = served.ledger, served.segment, served.cursor
-    no, keyed = segment.no, served.keyed if isinstance(served, KeyedServed) else None
+    consumer_group, ledger, record = served.group, served.ledger, served.cursor
+    keyed = served.keyed if isinstance(served, KeyedServed) else None
     if keyed is not None and keyed.handoff.unread is not None:
         return 0  # the oldest message in a list is not known yet; when all keys are read, this is called again
     oldest = keyed.lists.oldest if keyed is not None else 0
     # Rule `note-is-durable` (I1): without it, a note of what consumers must still hear ends with its server.
     untold = ledger.dropped_from if ledger.untold_token else 0
-    serial = broker.new_serial()
     # Rule `settings-on-disks` (K1, J1, J3): mode, policy and term base are on each disk, beside what was done. So they
     # outlive the coordinator's record. Without it:
     #   1. A key-ordered consumer group parks k:5, and acknowledges k:6.
     #   2. The coordinator is restored from a copy that is older than the consumer group.
     #   3. The rebuild can only make it exclusive. An exclusive consumer group has no lists: k:5 is never delivered.
     cursor = CursorState(
-        no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved, segment.server_epoch,
-        oldest, untold, settings=served.settings, term_base=record.term_base, serial=serial,
+        served.segment.no, consumer_group.name, consumer_group.group_epoch, ledger.acked, ledger.reserved,
+        served.segment.server_epoch, oldest, untold, settings=served.settings, term_base=record.term_base,
+        serial=served.broker.new_serial(),
     )  # fmt: skip
     change = keyed_rows.take_changes(keyed) if keyed is not None else None
-    _keep(broker, partition, cursor, change)
-    broker.out.when_durable(CursorsReplicated(partition.id, no, segment.server_epoch, serial))
-    held = partition.rights.get(no)
-    if held is not None and held.joining:
-        held.joining = dict.fromkeys(held.joining, serial)
-    joining = held.joining if held is not None else ()
-    others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != broker.member]
     confirms = tuple(
         (row.stream, row.subscription, row.ack_number)
         for row in (consumer_group.consumers if keyed is not None else ())
         if row.ack_number > row.ack_confirmed
     )
-    waiting = dict.fromkeys((broker.member, *others))
-    ledger.replications[serial] = CursorReplication(ledger.acked, ledger.reserved, oldest, waiting, confirms)
-    ledger.dirty, ledger.eligible = False, segment.eligible
-    if change is None:
-        message = ReplicateCursors(partition.id, no, segment.server_epoch, serial, (cursor,))
-        for member in others:
-            broker.send(member, message)
-    else:
-        _send_change(served, serial, cursor, change, others)
-    broker.poll(broker.config.silence_us, TimerKind.PUMP, partition.id, no)
-    return serial
+    send(served.broker, served.partition, served.segment, ledger, cursor, change, confirms)
+    return cursor.serial
 
 
-def _send_change(
-    served: Served, serial: int, cursor: CursorState, change: LedgerChange, members: Sequence[MemberId]
+def send(
+    broker: BrokerState,
+    partition: Partition,
+    segment: Segment,
+    ledger: Ledger,
+    cursor: CursorState,
+    change: LedgerChange | None,
+    confirms: tuple[tuple[int, int, int], ...] = (),
 ) -> None:
-    """Send a change of the rows to members that were sent all before it, and all rows to the others.
+    """Write a new control record of a segment that is served here, and send it to the other members that must have it.
 
-    A member that lost its link in between lacks changes, and asks for all rows (`on_replicate_ledger`). It is not sent
-    all of them for each new link. Without it:
+    A change of the rows goes to members that were sent all before it, and all rows go to the others. A member that lost
+    its link in between lacks changes, and asks for all rows (`on_replicate_ledger`). It is not sent all of them for
+    each new link. Without it:
       1. 100,000 keys wait. Their rows are so large that a slow machine takes a heartbeat's time to send them.
       2. The link counts as silent and is recreated, and all rows are sent once more.
 
@@ -190,21 +182,41 @@ def _send_change(
       2. On B, the consumer fails on k:5, and B parks the key: k:5 to k:9 are set aside.
       3. A comes back, and gets only what changes from now on. It takes the right.
       4. A believes that k:5 is acknowledged and that k is not parked. It delivers k:10.
+
+    Args:
+        broker: This broker.
+        partition: The partition.
+        segment: The segment.
+        ledger: It notes which members have not confirmed the record.
+        cursor: The record. Its serial is new.
+        change: What changes in the rows beside it; None: it has no rows.
+        confirms: Requests of consumers that the record has (`CursorReplication`).
     """
-    ledger = served.ledger
-    previous = ledger.version or serial  # versions of an earlier time as the server are lower, and never come again
-    ledger.version = previous + 1
-    for member in members:
-        sent = change
-        if member not in ledger.told and served.broker.is_linked(member):
-            sent = LedgerChange(tuple(served.partition.ledger_rows.get(served.group.name, {}).items()), is_full=True)
-            ledger.told[member] = None
-        served.broker.send(
-            member,
-            ReplicateLedger(
-                served.partition.id, cursor.segment_no, cursor.server_epoch, serial, previous, cursor, sent
-            ),
-        )
+    no, serial, epoch = segment.no, cursor.serial, segment.server_epoch
+    _keep(broker, partition, cursor, change)
+    broker.out.when_durable(CursorsReplicated(partition.id, no, epoch, serial))
+    held = partition.rights.get(no)
+    if held is not None and held.joining:
+        held.joining = dict.fromkeys(held.joining, serial)
+    joining = held.joining if held is not None else ()
+    others = [member for member in dict.fromkeys((*segment.eligible, *joining)) if member != broker.member]
+    waiting = dict.fromkeys((broker.member, *others))
+    ledger.replications[serial] = CursorReplication(ledger.acked, ledger.reserved, cursor.oldest, waiting, confirms)
+    ledger.dirty, ledger.eligible = False, segment.eligible
+    if change is None:
+        message = ReplicateCursors(partition.id, no, epoch, serial, (cursor,))
+        for member in others:
+            broker.send(member, message)
+    else:
+        previous = ledger.version or serial  # versions of an earlier time as the server are lower, and never return
+        ledger.version = previous + 1
+        for member in others:
+            sent = change
+            if member not in ledger.told and broker.is_linked(member):
+                sent = LedgerChange(tuple(partition.ledger_rows.get(cursor.consumer_group, {}).items()), is_full=True)
+                ledger.told[member] = None
+            broker.send(member, ReplicateLedger(partition.id, no, epoch, serial, previous, cursor, sent))
+    broker.poll(broker.config.silence_us, TimerKind.PUMP, partition.id, no)
 
 
 def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: int, server_epoch: int) -> int:
@@ -220,22 +232,29 @@ def send_all(broker: BrokerState, partition: Partition, member: MemberId, no: in
         if cursor.segment_no != no:
             continue
         rows = partition.ledger_rows.get(cursor.consumer_group)
-        served = keyed_of(partition, cursor.consumer_group)
-        if served is not None and served.group.segment_no != no:
-            served = None
-        if not rows and served is None:
+        ledger = _ledger_with_rows(partition, cursor)
+        if not rows and ledger is None:
             plain.append(cursor)
             continue
         version = 0
-        if served is not None:
-            version = served.ledger.version
-            served.ledger.told[member] = None
+        if ledger is not None:
+            version = ledger.version
+            ledger.told[member] = None
         full = LedgerChange(tuple((rows or {}).items()), is_full=True)
         message = ReplicateLedger(partition.id, no, server_epoch, broker.new_serial(), version - 1, cursor, full)
         broker.send(member, message)
     serial = broker.new_serial()
     broker.send(member, ReplicateCursors(partition.id, no, server_epoch, serial, tuple(plain)))
     return serial
+
+
+def _ledger_with_rows(partition: Partition, cursor: CursorState) -> Ledger | None:
+    """The ledger of which this is the control record, if it is served here and has rows."""
+    served = keyed_of(partition, cursor.consumer_group)
+    if served is not None:
+        return served.ledger if served.group.segment_no == cursor.segment_no else None
+    firing = partition.firing.get(cursor.segment_no)
+    return firing.ledger if firing is not None and firing.name == cursor.consumer_group else None
 
 
 def _keep(broker: BrokerState, partition: Partition, cursor: CursorState, change: LedgerChange | None = None) -> None:
@@ -385,6 +404,12 @@ def _want_ledger(
 
 def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: LedgerWanted) -> None:
     """A member lacks a change of the rows: send it all rows."""
+    firing = partition.firing.get(message.segment_no)
+    if firing is not None and firing.name == message.consumer_group:
+        if firing.server_epoch == message.server_epoch:
+            firing.ledger.told.pop(sender, None)
+            broker.poll(0, TimerKind.DELAYED, partition.id, firing.no)
+        return
     consumer_group = partition.consumer_groups.get(message.consumer_group)
     served = consumer_group.served if consumer_group is not None else None
     if served is not None and served.server_epoch == message.server_epoch:
@@ -404,7 +429,9 @@ def list_groups(partitions: Mapping[PartitionId, Partition], event: ListCursors)
         low = [
             cursor.consumer_group
             for cursor in partitions[id_].cursors.values()
-            if cursor.group_epoch <= event.epoch_max and (id_ > first or cursor.consumer_group > after)
+            if cursor.group_epoch <= event.epoch_max
+            and (id_ > first or cursor.consumer_group > after)
+            and not is_ledger_name(cursor.consumer_group)
         ]
         found += [(id_, group) for group in sorted(low)]
         if len(found) >= event.limit:
@@ -421,10 +448,7 @@ def forget_consumer_group(broker: BrokerState, partition: Partition, event: Forg
     """
     cursor = partition.cursors.get(event.consumer_group)
     if cursor is not None and cursor.group_epoch <= event.epoch_max:
-        partition.cursors = drop(partition.cursors, event.consumer_group)
-        partition.safe_cursors = drop(partition.safe_cursors, event.consumer_group)
-        partition.ledger_rows = drop(partition.ledger_rows, event.consumer_group)
-        partition.ledger_versions = drop(partition.ledger_versions, event.consumer_group)
+        partition.forget_cursor(event.consumer_group)
         held = partition.handoffs.get(event.consumer_group)
         if held is not None and held.group_epoch <= event.epoch_max:
             partition.handoffs = drop(partition.handoffs, event.consumer_group)

@@ -55,7 +55,7 @@ def cross_if_done(served: Served) -> None:
     wait_us = partition.write_wait_us(broker)
     if wait_us:  # the coordinator refuses writes: the consumer group and its consumers stay here, and try again
         served.retry_in(min(wait_us, broker.config.refused_us_max))
-    elif not right.has_right(served):
+    elif not right.has_right(served.broker, served.partition, served.segment):
         return
     elif not partition.revision:
         partition.read_chain(broker)  # a member reported the record, without its revision; then this is tried again

@@ -43,7 +43,7 @@ def pump_consumer_group(served: Served) -> None:
     room = broker.streams.credits.get(consumer.stream, 0)
     if room <= 0:
         return
-    if not right.has_right(served):
+    if not right.has_right(served.broker, served.partition, served.segment):
         return
     dispatcher.reading = broker.new_serial()
     broker.reads[dispatcher.reading] = (
@@ -106,7 +106,7 @@ def deliver_held_back(served: Served) -> None:
             _reserve_from(served, end)
         dispatcher.reservation.awaited()
         return
-    if not right.has_right(served):
+    if not right.has_right(served.broker, served.partition, served.segment):
         return
     before: ProducerTable | None = ProducerTable()
     if served.segment.incomplete_table:

@@ -58,7 +58,11 @@ def look(broker: BrokerState, partition: Partition, group: str) -> None:
         return
     served.poll(LOOK_US, TimerKind.KEEPING)
     is_old = broker.now.wall_ms - served.cursor.reported_at_ms >= KEEP_MS
-    if is_old and not _is_busy(served) and right.has_right(served, seeks=False):
+    if (
+        is_old
+        and not _is_busy(served)
+        and right.has_right(served.broker, served.partition, served.segment, seeks=False)
+    ):
         crossing.write_cursor(served, kept(broker, served.cursor), served.group.cursor_revision)
 
 
@@ -82,7 +86,7 @@ def _take_next_term(served: KeyedServed) -> None:
     count = broker.streams.tokens - consumer_group.tokens_from
     if served.keyed.handoff.frozen is not None or count < broker.config.term_tokens_max:
         return
-    if _is_busy(served) or not right.has_right(served, seeks=False):
+    if _is_busy(served) or not right.has_right(served.broker, served.partition, served.segment, seeks=False):
         served.poll(broker.config.retry_us, TimerKind.KEEPING)
     elif not served.partition.revision:
         served.partition.read_chain(broker)

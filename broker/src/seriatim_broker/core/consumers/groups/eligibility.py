@@ -14,7 +14,7 @@ from ...state.broker import BrokerState
 from ...state.consumers import HAS_ALL
 from ...state.partition import Partition
 from ...values.chain import Chain, add_eligible, may_join, merged
-from ...values.kinds import WriteOwner
+from ...values.kinds import TimerKind, WriteOwner
 from ...values.messages import CursorsReplicated, EligibleRequest
 from ...values.segment import Segment, SegmentState
 from ...values.states import drop, put
@@ -71,6 +71,10 @@ def on_cursors_replicated(
         for serial in [serial for serial in served.ledger.replications if serial <= message.serial]:
             served.ledger.replications[serial].waiting.pop(sender, None)
             progress.finish_replication(served, serial)
+    firing = partition.firing.get(no)
+    if firing is not None and firing.server_epoch == message.server_epoch:
+        firing.ledger.confirm(message.serial, sender)
+        broker.poll(0, TimerKind.DELAYED, partition.id, no)
     held = partition.rights.get(no)
     chain = partition.chain
     if held is None or chain is None or held.joining.get(sender) != message.serial:

@@ -390,7 +390,7 @@ def _is_alone(seat: Seat) -> bool:
       2. B rewinds the consumer group.
       3. A delivers messages in the group epoch that has ended.
     """
-    return right.has_right(seat)
+    return right.has_right(seat.broker, seat.partition, seat.segment)
 
 
 def _is_server(broker: BrokerState, partition: Partition, cursor: CursorRecord) -> bool:

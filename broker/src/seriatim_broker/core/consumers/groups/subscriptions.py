@@ -76,7 +76,9 @@ def join(broker: BrokerState, partition: Partition, event: ConsumerJoin) -> None
 
 def is_served(seat: Seat) -> bool:
     """Whether this member may deliver to the consumer group at this moment. Then no other member may."""
-    return seat.group.phase is not ConsumerGroupPhase.LOADING and right.has_right(seat, seeks=False)
+    return seat.group.phase is not ConsumerGroupPhase.LOADING and right.has_right(
+        seat.broker, seat.partition, seat.segment, seeks=False
+    )
 
 
 def refuse_other_modes(seat: Seat, mode: ConsumerMode) -> None:

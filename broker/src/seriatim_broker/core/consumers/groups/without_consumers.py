@@ -62,7 +62,7 @@ def pass_alone(seat: Seat, chain: Chain, segment: Segment, record: CursorRecord)
     Otherwise a consumer group that has no consumers any more would keep every later segment in the record.
     """
     broker, partition = seat.broker, seat.partition
-    if not right.has_right(seat):
+    if not right.has_right(seat.broker, seat.partition, seat.segment):
         seat.poll(broker.config.heartbeat_us, TimerKind.CURSOR)
         return
     cursor = partition.cursor_in(segment.no, seat.group.name)

@@ -23,7 +23,6 @@ from seriatim_api.ids import format_offset
 from seriatim_api.key_names import name_to_text
 
 from ...peers import right
-from ...state.broker import BrokerState
 from ...state.consumers import KeyedServed
 from ...state.keyed.forwarder import Forward
 from ...state.keyed.key import Key
@@ -39,10 +38,6 @@ from . import earlier_messages
 
 READ_BYTES_MAX: Final = 1 << 20
 """While a message is read, it counts as the largest one."""
-
-COUNTS_US: Final = 60_000_000
-"""What a forwarder has in memory counts for this long, unless it says so again. It looks at least every 30 s. So what a
-consumer group had that left this broker does not count for ever."""
 
 SURE_MS: Final = 1_800_000
 """The table of the dead-letter topic remembers this producer for at least an hour. If a number was given longer ago
@@ -66,7 +61,7 @@ def go_on(served: KeyedServed) -> None:
         return
     if not served.is_serving or keyed.handoff.frozen is not None:
         return  # while the state of the keys is handed over, nothing of it changes
-    if not right.has_right(served):
+    if not right.has_right(served.broker, served.partition, served.segment):
         return
     _read(served)
     _send(served)
@@ -79,20 +74,7 @@ def _count_bytes(served: KeyedServed) -> None:
         READ_BYTES_MAX if forward.reading else len(forward.row.body) if forward.row is not None else 0
         for forward in served.keyed.forwarder.first
     )
-    known, place = served.broker.forwarding_bytes, (served.partition.id, served.group.name)
-    if size_bytes:
-        known[place] = size_bytes, served.broker.now.mono_us + COUNTS_US
-    else:
-        known.pop(place, None)
-
-
-def _has_room(broker: BrokerState) -> bool:
-    """Whether one more message may be read, as far as the memory of all forwarders of this broker goes."""
-    now_us, known = broker.now.mono_us, broker.forwarding_bytes
-    for place in [place for place, (_, until_us) in known.items() if until_us <= now_us]:
-        del known[place]
-    used_bytes = sum(size_bytes for size_bytes, _ in known.values())
-    return used_bytes + READ_BYTES_MAX <= broker.config.forwarding_bytes_max
+    served.broker.count_forwarding((served.partition.id, served.group.name), size_bytes)
 
 
 # ---- reading and numbering ------------------------------------------------------------------------------
@@ -114,7 +96,7 @@ def _read(served: KeyedServed) -> None:
         if now_us < forward.from_us:
             served.poll(forward.from_us - now_us, TimerKind.KEYS)
             continue
-        if not _has_room(broker):
+        if not broker.has_forwarding_room(READ_BYTES_MAX):
             served.poll(forwarder.limits.pause_us, TimerKind.KEYS)
             return
         forward.reading = serial = broker.new_serial()

@@ -155,7 +155,7 @@ def _read(served: KeyedServed) -> None:
         return  # enough is ready for each of them
     if (keyed.lists.is_full_of(config) or room.is_short(keyed, config)) and not _make_room(served):
         return
-    if not right.has_right(served):
+    if not right.has_right(served.broker, served.partition, served.segment):
         return
     keyed.reading = served.broker.new_serial()
     served.broker.reads[keyed.reading] = (
@@ -304,7 +304,7 @@ def _grant(served: KeyedServed, freed: Consumer | None, gone: GoneBudget | None)
     if not waiting:
         keyed.grants.is_sated = True
         return
-    if not right.has_right(served):
+    if not right.has_right(served.broker, served.partition, served.segment):
         return
     count = broker.streams.tokens - served.group.tokens_from
     if count >= broker.config.term_tokens_max:  # few tokens of the term are left, so the server takes the next term
@@ -593,13 +593,15 @@ def on_rows_read(served: KeyedServed, event: RowsRead) -> None:
         return
     elif not is_whole:  # the body has the messages of all these grants, so it counts only if all of them do
         _take_back(keyed, frame)
-    elif is_at_most_once and not right.has_right(served):
+    elif is_at_most_once and not right.has_right(served.broker, served.partition, served.segment):
         _take_back(keyed, frame)
         served.retry_in(broker.config.retry_us)
         return
     elif consumer.demand < len(frame.offsets):  # it asks for fewer by now, and would hold up the keys
         _take_back(keyed, frame)
-    elif not right.has_right(served):  # it mostly comes back within milliseconds, so keep what was read
+    elif not right.has_right(
+        served.broker, served.partition, served.segment
+    ):  # it mostly comes back within milliseconds, so keep what was read
         consumer.read_serial = event.serial
         keyed.grants.unsent.append(Unsent(event.serial, frame, event.body, is_durable=True))
         served.retry_in(broker.config.retry_us)
@@ -683,7 +685,7 @@ def _give_durable(served: KeyedServed) -> None:
     keyed = served.keyed
     if not any(unsent.is_durable for unsent in keyed.grants.unsent):
         return
-    if not right.has_right(served):
+    if not right.has_right(served.broker, served.partition, served.segment):
         return
     waiting, keyed.grants.unsent = keyed.grants.unsent, []
     for unsent in waiting:

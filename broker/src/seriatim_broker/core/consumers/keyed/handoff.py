@@ -103,7 +103,7 @@ def hand_off_if_done(served: KeyedServed) -> None:
         control_records.replicate(served)
     if served.ledger.replications:
         return  # what is acknowledged must be durable first; then this is called again
-    if not right.has_right(served):
+    if not right.has_right(served.broker, served.partition, served.segment):
         return
     if keyed.handoff.outgoing is None or _is_for_another(served.partition, keyed.handoff.outgoing):
         _make(served)

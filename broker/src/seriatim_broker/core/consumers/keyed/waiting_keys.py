@@ -123,7 +123,7 @@ def go_on(served: KeyedServed) -> None:
         return
     if keyed.handoff.frozen is not None:
         return  # rule `frozen-waits`: the state of the keys is handed over, or is not begun here
-    if not right.has_right(served):
+    if not right.has_right(served.broker, served.partition, served.segment):
         return
     if len(waiting) > AT_ONCE_MAX:
         served.go_on_next_step(TimerKind.WAITING_KEYS)

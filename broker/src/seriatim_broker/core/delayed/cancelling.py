@@ -1,0 +1,136 @@
+"""Cancelling: a delayed message is called back, by the offset where it was stored first.
+
+The answers *cancelled*, *too late* and *not found* are final, and true: a cancelled message is never visible, and one
+that came too late is, or will be. A refusal is not final: the request is sent again.
+"""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+from seriatim_api.delayed import CancelOutcome
+from seriatim_api.ids import split_offset
+
+from ..copies import producer_tables
+from ..state.broker import BrokerState
+from ..state.delayed import Cancelling, Firing
+from ..state.partition import Partition
+from ..state.segment_log import SegmentLog
+from ..values.delayed_messages import CancelDelayed, DelayedCancelled, DelayedFound, FindDelayed
+from ..values.kinds import TimerKind
+from ..values.segment import SegmentState
+from . import ledger, serving
+
+
+def cancel(broker: BrokerState, partition: Partition, event: CancelDelayed) -> None:
+    """Cancel one message, if this member serves its segment.
+
+    Rule `cancel-unsettled` (D2): nothing is cancelled before all segments before are settled: `firing.take_up` asks.
+    Without it:
+      1. d is in segment 1, which is opened over. Its producer sends d again, and segment 2 takes it.
+      2. A cancellation names the place in segment 2. Its server answers that d is cancelled.
+      3. Segment 1 is settled with d in it. Its server fires d.
+    """
+    no, index = split_offset(event.offset)
+    chain, log = partition.chain, partition.logs.get(no)
+    segment = chain.segment(no) if chain is not None else None
+    if chain is None or no > chain.open_segment.no:
+        partition.read_chain(broker)
+        serving.try_again(broker, event.request, "this broker does not know the segment yet")
+    elif segment is None or segment.state is SegmentState.LOST:
+        _answer(broker, event.request, CancelOutcome.NOT_FOUND)
+    elif segment.server != broker.member:
+        error = errors.GroupHeadElsewhereError(f"segment {no} is served by {segment.server.broker}", segment=no)
+        broker.out.emit(DelayedCancelled(event.request, None, error, server=segment.server.broker))
+    elif log is None or not log.has_delayed:
+        _answer_absent(broker, event.request, log, index)
+    else:
+        firing = serving.take_up(broker, partition, no)
+        if firing is None:
+            serving.try_again(
+                broker, event.request, f"segment {no} is about to be served, or one before it is not settled"
+            )
+        elif index >= log.readable_below or index < log.start:
+            _answer_absent(broker, event.request, log, index)
+        else:
+            serial = broker.new_serial()
+            firing.reads[serial] = Cancelling(event.request, index)
+            broker.out.emit(FindDelayed(serial, partition.id, no, index))
+
+
+def _answer_absent(broker: BrokerState, request: int, log: SegmentLog | None, index: int) -> None:
+    """No delayed message is there, as far as this member knows. It may not know what the master has just committed."""
+    is_sure = log is not None and (index < log.readable_below or log.record.sealed_len is not None)
+    if is_sure or (log is not None and log.unbroken and index >= log.tail):
+        _answer(broker, request, CancelOutcome.NOT_FOUND)
+    else:
+        serving.try_again(broker, request, "the message is not committed yet, as far as this broker knows")
+
+
+def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> None:
+    """The row of the message was looked up.
+
+    Rule `cancel-too-late` (D2): a message in a run is not cancelled. Without it:
+      1. d is in run 1, which is sent. A cancellation is answered: cancelled.
+      2. The master stores run 1. d is visible.
+    """
+    firing = partition.firing.get(event.segment_no)
+    asked = firing.reads.pop(event.serial, None) if firing is not None else None
+    if firing is None or asked is None:
+        return
+    request, index, _ = asked
+    if event.failed:
+        serving.try_again(broker, request, "the disk was not read")
+    elif event.header is None:
+        _answer(broker, request, CancelOutcome.NOT_FOUND)
+    elif index in firing.cancelled:
+        _confirm(broker, firing, request, index)
+    elif firing.run_with(index) is not None or not firing.passed.not_passed(index, index + 1):
+        _answer(broker, request, CancelOutcome.TOO_LATE)
+    else:
+        assert partition.chain is not None
+        segment = partition.chain.segment(firing.no)
+        before = None
+        if segment is not None and segment.incomplete_table:
+            before = producer_tables.want_before(broker, partition, firing.no)
+            if before is None:
+                serving.try_again(broker, request, "the producer tables of the segments before are not known yet")
+                return
+        if before is not None and before.covers(event.header):
+            found = before.find(event.header)
+            if found is None:
+                _answer(broker, request, CancelOutcome.TOO_LATE)
+                return
+            at = found.offset + index - event.header.base_index
+            error = errors.OutcomeUnknownError("the message was stored earlier: cancel it there")
+            broker.out.emit(DelayedCancelled(request, None, error, offset=at))
+            return
+        firing.cancel(index)
+        _confirm(broker, firing, request, index)
+        broker.poll(0, TimerKind.DELAYED, partition.id, firing.no)
+
+
+def _confirm(broker: BrokerState, firing: Firing, request: int, index: int) -> None:
+    """Answer when the cancellation is on the disk of every eligible member.
+
+    Rule `cancel-is-durable` (D2). Without it:
+      1. d is cancelled, which only the server's disk has. The answer leaves, and the server dies.
+      2. The next server fires d.
+    """
+    newest = max(firing.ledger.replications, default=0)
+    if firing.cancelled.is_written(index) and not newest:
+        _answer(broker, request, CancelOutcome.CANCELLED)
+    else:
+        firing.cancels.append(Cancelling(request, index, newest if firing.cancelled.is_written(index) else 0))
+
+
+def confirm(broker: BrokerState, firing: Firing) -> None:
+    """Answer the cancellations whose control records count by now."""
+    done = [one for one in firing.cancels if one.serial and ledger.is_common(firing, one.serial)]
+    if done:
+        firing.cancels = [one for one in firing.cancels if one not in done]
+        for one in done:
+            _answer(broker, one.request, CancelOutcome.CANCELLED)
+
+
+def _answer(broker: BrokerState, request: int, outcome: CancelOutcome) -> None:
+    broker.out.emit(DelayedCancelled(request, outcome, None))

@@ -1,0 +1,348 @@
+"""Firing: when delayed messages of a segment are due, its server has them appended to the open segment.
+
+    row due ─▶ run ─▶ body read ─▶ numbered ──number durable everywhere──▶ sent ──stored──▶ passed
+
+The server is a producer of the partition, and sends as `state.numbered_sending` says: here is what is special about
+delayed messages. A run is up to 1,024 messages that are due, by due time and index. Its batch is an ordinary one for
+readers. It is appended after everything that is in the log, so a delayed message is in no order with others, not even
+with those of its key, before it is fired.
+
+The producer id is a hash of the partition and the segment, the same one for all servers of the segment. Without that, a
+server that knows nothing of the numbers of an earlier one could not be refused by the producer table.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+from seriatim_api.batch import FLAG_FIRED, make_header
+from seriatim_api.delayed import fire_producer
+from seriatim_api.ids import MemberId
+
+from ..copies import producer_tables
+from ..state.broker import BrokerState
+from ..state.delayed import ALL, Firing, Run
+from ..state.numbered_sending import ANSWER_US, producer_epoch_of
+from ..state.partition import Partition
+from ..state.segment_log import SegmentLog
+from ..values.chain import Chain
+from ..values.delayed import ALONE_BYTES, RUN_BYTES_MAX, RUN_MESSAGES_MAX, Piece, RunRow
+from ..values.delayed_messages import DueRead, FireRuns, ReadDue, ReadRun, RunRead, RunsStored
+from ..values.kinds import TimerKind
+from ..values.segment import Segment
+from . import cancelling, ledger, serving
+
+AHEAD_MS: Final = 2_000
+"""Rows that are due within this time are in memory."""
+
+ROWS_PER_READ: Final = 512
+"""The server reads that many rows at once, and the next ones when fewer than half of them are left."""
+
+COMMIT_US: Final = 2_000
+"""A batch that is due and not committed is looked at again after this long."""
+
+LOOK_US: Final = 60_000_000
+"""At the latest after this long the server looks whether something is due: the wall clock may be set."""
+
+
+def look(broker: BrokerState, partition: Partition, no: int) -> None:
+    """Something has changed, or time has passed: continue with what is delayed in a segment, if it is served here."""
+    segment = partition.chain.segment(no) if partition.chain is not None else None
+    if segment is not None and segment.server != broker.member:
+        serving.replace_missing(broker, partition, segment)
+    known, log = partition.firing.get(no), partition.logs.get(no)
+    if known is not None and log is not None:
+        for row in log.fresh or ():
+            known.ahead.add(row, broker.now.wall_ms + AHEAD_MS)
+        log.fresh = []
+        ledger.finish(partition, known)
+    elif ledger.is_done(partition, no):
+        return
+    firing = serving.take_up(broker, partition, no)
+    if firing is not None:
+        _go_on(broker, partition, firing)
+
+
+def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
+    """The chain record changed: continue with everything that is served here, and stop with the rest."""
+    for no, firing in list(partition.firing.items()):
+        segment = chain.segment(no)
+        if segment is not None and serving.is_server(broker, segment) and segment.server_epoch == firing.server_epoch:
+            ledger.expect_only_eligible(broker, partition, segment, firing)
+            if set(segment.eligible) - set(firing.ledger.eligible):
+                ledger.write(broker, partition, segment, firing)  # a new eligible member must have the newest one
+    for no in dict.fromkeys((*partition.firing, *partition.rights)):
+        log = partition.logs.get(no)
+        if no in partition.firing or (log is not None and log.has_delayed):
+            look(broker, partition, no)
+
+
+def on_peer_dead(broker: BrokerState, partition: Partition, dead: str) -> None:
+    """A broker counts as dead: it may be the server of segments in which something is delayed."""
+    assert partition.chain is not None
+    for segment in partition.chain.segments:
+        if segment.server.broker == dead:
+            serving.replace_missing(broker, partition, segment)
+
+
+def on_pump_due(broker: BrokerState, partition: Partition, no: int) -> None:
+    """Time has passed, or a certificate or a record has come: members may be silent for which a record waits."""
+    log, firing = partition.logs.get(no), partition.firing.get(no)
+    if firing is not None and firing.ledger.replications:
+        ledger.chase(broker, partition, firing)
+        broker.poll(broker.config.heartbeat_us, TimerKind.PUMP, partition.id, no)
+    if log is not None and log.has_delayed:
+        look(broker, partition, no)
+
+
+def on_link_up(broker: BrokerState, partition: Partition, member: MemberId) -> None:
+    """A member is linked that may have missed control records: send the newest ones."""
+    for no, firing in partition.firing.items():
+        segment = partition.chain.segment(no) if partition.chain is not None else None
+        if segment is not None and member in firing.ledger.waited_for:
+            ledger.write(broker, partition, segment, firing)
+
+
+def _go_on(broker: BrokerState, partition: Partition, firing: Firing) -> None:
+    assert partition.chain is not None
+    segment, log = partition.chain.segment(firing.no), partition.logs[firing.no]
+    assert segment is not None
+    cancelling.confirm(broker, firing)
+    _read_ahead(broker, partition, firing)
+    _make_runs(broker, partition, firing, log)
+    _read(broker, partition, firing)
+    if firing.is_done is False and firing.has_none_left and log.record.sealed_len is not None:
+        firing.is_done = True
+    _write(broker, partition, segment, firing)
+    _send(broker, partition, firing)
+    if firing.is_idle:
+        serving.stop(broker, partition, firing)
+    else:
+        _wait(broker, partition, firing)
+
+
+# ---- which messages are due -----------------------------------------------------------------------------
+
+
+def _read_ahead(broker: BrokerState, partition: Partition, firing: Firing) -> None:
+    """Read the rows that come next."""
+    ahead, horizon_ms = firing.ahead, broker.now.wall_ms + AHEAD_MS
+    if ahead.reading or len(ahead.rows) > ROWS_PER_READ // 2 or ahead.next_due_ms > horizon_ms:
+        return
+    ahead.reading = broker.new_serial()
+    broker.out.emit(ReadDue(ahead.reading, partition.id, firing.no, ahead.upto, ROWS_PER_READ))
+
+
+def on_due_read(broker: BrokerState, partition: Partition, event: DueRead) -> None:
+    """Rows were read: those that are due soon are kept."""
+    firing = partition.firing.get(event.segment_no)
+    if firing is None or firing.ahead.reading != event.serial:
+        return
+    if event.rows is None:
+        firing.ahead.reading = 0
+        broker.poll(broker.config.retry_us, TimerKind.DELAYED, partition.id, firing.no)
+        return
+    horizon_ms = broker.now.wall_ms + AHEAD_MS
+    firing.ahead.end_read(event.rows, is_all=len(event.rows) < ROWS_PER_READ, horizon_ms=horizon_ms)
+    look(broker, partition, firing.no)
+
+
+def _make_runs(broker: BrokerState, partition: Partition, firing: Firing, log: SegmentLog) -> None:
+    """Put messages that are due into runs.
+
+    Rule `above-commit` (D1, D5): only what is committed is fired. Without it:
+      1. d is due, and on the server's disk only. The server fires it.
+      2. The segment is sealed below d, and its producer sends it again. Segment 2 takes it, and its server fires it.
+    """
+    rows, now_ms = firing.ahead.rows, broker.now.wall_ms
+    while len(firing.runs.waiting) < firing.runs.limits.items_max and rows and rows[0].due_ms <= now_ms:
+        pieces: list[Piece] = []
+        messages = size_bytes = due_ms = 0
+        while rows and rows[0].due_ms <= now_ms:
+            row = rows[0]
+            if row.index + row.message_count > log.readable_below:
+                if log.record.sealed_len is None:
+                    broker.poll(COMMIT_US, TimerKind.DELAYED, partition.id, firing.no)
+                    break
+                heapq.heappop(rows)  # it was cut off
+                continue
+            left = firing.left_of(row)
+            is_large = row.size_bytes >= ALONE_BYTES
+            if (
+                left
+                and pieces
+                and (
+                    is_large
+                    or messages + row.message_count > RUN_MESSAGES_MAX
+                    or size_bytes + row.size_bytes > RUN_BYTES_MAX
+                )
+            ):
+                break
+            heapq.heappop(rows)
+            if left:
+                pieces += left
+                messages, size_bytes, due_ms = messages + row.message_count, size_bytes + row.size_bytes, row.due_ms
+                if is_large:
+                    break
+        if not pieces:
+            return
+        firing.add_run(due_ms, tuple(pieces))
+
+
+# ---- reading and numbering ------------------------------------------------------------------------------
+
+
+def _read(broker: BrokerState, partition: Partition, firing: Firing) -> None:
+    """Read the bodies of the next runs."""
+    for run in firing.runs.to_read(broker.now.mono_us):
+        wait_us = run.from_us - broker.now.mono_us
+        if wait_us <= 0 and not broker.has_forwarding_room(RUN_BYTES_MAX):
+            wait_us = firing.runs.limits.pause_us
+        if wait_us > 0:
+            broker.poll(wait_us, TimerKind.DELAYED, partition.id, firing.no)
+            continue
+        run.reading = broker.new_serial()
+        broker.out.emit(ReadRun(run.reading, partition.id, firing.no, run.pieces))
+        _count_bytes(broker, partition, firing)
+
+
+def _count_bytes(broker: BrokerState, partition: Partition, firing: Firing) -> None:
+    size_bytes = sum(
+        RUN_BYTES_MAX if run.reading else len(run.row.body) if run.row is not None else 0 for run in firing.runs.first
+    )
+    broker.count_forwarding((partition.id, firing.name), size_bytes)
+
+
+def on_run_read(broker: BrokerState, partition: Partition, event: RunRead) -> None:
+    """The body of a run was read and made: number it."""
+    firing = partition.firing.get(event.segment_no)
+    run = firing.runs.end_read(event.serial) if firing is not None else None
+    if firing is None or run is None:
+        return
+    if event.row is None:
+        pause_us = firing.runs.read_failed(run, broker.now.mono_us)
+        if run.tries == 5:
+            broker.out.note("delayed_waits", partition.id, segment=firing.no, error="messages cannot be read now")
+        broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
+    elif not _drop_repeats(broker, partition, firing, run, event.row):
+        run.row, run.tries = event.row, 0
+    look(broker, partition, firing.no)
+
+
+def _drop_repeats(broker: BrokerState, partition: Partition, firing: Firing, run: Run, row: RunRow) -> bool:
+    """Pass what readers would skip, because it is stored in a segment before. Returns whether the run is made again.
+
+    Rule `fire-repeat` (D1): a repeat is passed, and not fired. Without it:
+      1. d is in segment 1, which is opened over. Its producer sends d again, and segment 2 takes it.
+      2. Segment 1 is settled with d in it. The server of segment 1 fires d.
+      3. The server of segment 2 fires d too.
+    """
+    assert partition.chain is not None
+    segment = partition.chain.segment(firing.no)
+    if run.number or segment is None or not segment.incomplete_table:
+        return False
+    before = producer_tables.want_before(broker, partition, firing.no)
+    if before is None:
+        run.from_us = broker.now.mono_us + broker.config.retry_us
+        broker.poll(broker.config.retry_us, TimerKind.DELAYED, partition.id, firing.no)
+        return True
+    repeats = [piece for piece, header in zip(run.pieces, row.headers, strict=True) if before.covers(header)]
+    if not repeats:
+        return False
+    for piece in repeats:
+        firing.passed.pass_over(range(piece.first, piece.first + piece.message_count))
+    left = tuple(piece for piece in run.pieces if piece not in repeats)
+    firing.drop_run(run)
+    if left:
+        firing.add_run(run.due_ms, left)
+    return True
+
+
+def _write(broker: BrokerState, partition: Partition, segment: Segment, firing: Firing) -> None:
+    """Number the runs whose bodies were read, in their order, and write the ledger if it changed.
+
+    One control record at a time is on its way. The next one has everything that came meanwhile.
+
+    Rule `run-is-kept` (D1): the row of a number has the indexes of its run. Without it:
+      1. Number 1 is d1 and d2, and it is stored. Its server dies.
+      2. The next server makes a run of d1 alone, because d2 was cancelled meanwhile, under number 1.
+      3. The master finds number 1 stored. d2 counts as cancelled, and it was fired.
+    """
+    if firing.ledger.replications:
+        return
+    for run in firing.runs.first:
+        if run.number:
+            continue
+        if run.row is None:
+            break
+        firing.give_number(run)
+    if firing.is_changed:
+        ledger.write(broker, partition, segment, firing)
+
+
+# ---- sending --------------------------------------------------------------------------------------------
+
+
+def _send(broker: BrokerState, partition: Partition, firing: Firing) -> None:
+    """Send the runs with the lowest numbers, if no request is under way."""
+    runs, now_us = firing.runs, broker.now.mono_us
+    if now_us < runs.send_from_us:
+        broker.poll(runs.send_from_us - now_us, TimerKind.DELAYED, partition.id, firing.no)
+        return
+    ready = runs.ready(lambda serial: ledger.is_common(firing, serial))
+    if not ready:
+        return
+    runs.begin(broker.new_serial(), ready, now_us)
+    producer = fire_producer(partition.id, firing.no)
+    batches = tuple((_header(partition, producer, run, run.row), run.row.body) for run in ready if run.row is not None)
+    broker.out.emit(FireRuns(runs.sending, partition.id, firing.no, batches))
+    broker.poll(ANSWER_US, TimerKind.DELAYED, partition.id, firing.no)
+
+
+def _header(partition: Partition, producer: bytes, run: Run, row: RunRow) -> bytes:
+    return make_header(
+        partition=partition.id,
+        message_count=row.message_count,
+        producer=producer,
+        producer_epoch=producer_epoch_of(run.number),
+        base_sequence=0,
+        first_timestamp_ms=row.first_timestamp_ms,
+        last_timestamp_ms=row.last_timestamp_ms,
+        body_length=len(row.body),
+        body_crc=row.body_crc,
+        flags=row.flags | FLAG_FIRED,
+        due_time_ms=run.due_ms,
+        key_hash=row.key_hash,
+        origin=row.origin,
+    )
+
+
+def on_stored(broker: BrokerState, partition: Partition, event: RunsStored) -> None:
+    """The master of the open segment has answered, or there is no answer: pass what is stored."""
+    firing = partition.firing.get(event.segment_no)
+    stored = firing.runs.answered(event.serial, event.stored_count) if firing is not None else None
+    if firing is None or stored is None:
+        return
+    for run in stored:
+        firing.end_run(run)
+    if event.error is not None:
+        if firing.runs.refused(event.error.message, broker.now.mono_us):
+            broker.out.note("firing_refused", partition.id, segment=firing.no, error=event.error.message)
+    elif firing.runs.taken():
+        broker.out.note("firing_taken", partition.id, segment=firing.no)
+    _count_bytes(broker, partition, firing)
+    look(broker, partition, firing.no)
+
+
+def _wait(broker: BrokerState, partition: Partition, firing: Firing) -> None:
+    """Look again when the next message is due, or when its row must be in memory."""
+    ahead, now_ms = firing.ahead, broker.now.wall_ms
+    if ahead.rows and len(firing.runs.waiting) < firing.runs.limits.items_max:
+        next_ms = ahead.rows[0].due_ms
+    elif ahead.next_due_ms != ALL[0]:
+        next_ms = ahead.next_due_ms - AHEAD_MS
+    else:
+        return  # the next append wakes it
+    wait_us = min(max(next_ms - now_ms, 1) * 1000, LOOK_US)
+    broker.poll(wait_us, TimerKind.DELAYED, partition.id, firing.no)

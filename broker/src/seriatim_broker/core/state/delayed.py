@@ -1,0 +1,268 @@
+"""What the server of a segment knows of the delayed messages in it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from seriatim_api.ids import INDEX_MAX
+
+from ..values.delayed import (
+    DONE,
+    DelayRows,
+    Piece,
+    RunRecord,
+    RunRow,
+    ledger_name,
+    run_name,
+    write_cancelled,
+    write_next_number,
+    write_run,
+)
+from ..values.ledger_rows import BLOCK_INDEXES
+from ..values.log import DueRow, LedgerChange
+from ..values.producers import WINDOW_BATCHES
+from ..values.states import State
+from .ledger import Ledger
+from .numbered_sending import Item, Limits, NumberedSending
+from .window import Window
+
+LIMITS: Final = Limits(items_max=WINDOW_BATCHES, pause_us=5_000, pause_us_max=200_000, held_up_us=200_000)
+
+ALL: Final = (1 << 63, INDEX_MAX)
+"""`Ahead.upto`: the disk has no row that is not in memory."""
+
+
+ROWS_MAX: Final = 4_096
+"""Maximum number of rows of a segment in memory."""
+
+
+class Marks(State):
+    """Indexes that are marked, and which blocks changed since the last control record."""
+
+    __slots__ = ("blocks", "changed")
+
+    def __init__(self, blocks: dict[int, int]) -> None:
+        self.blocks = blocks
+        self.changed: set[int] = set()
+
+    def __contains__(self, index: int) -> bool:
+        return bool(self.blocks.get(index // BLOCK_INDEXES, 0) >> index % BLOCK_INDEXES & 1)
+
+    def is_written(self, index: int) -> bool:
+        """Whether a control record has the present marks around an index."""
+        return index // BLOCK_INDEXES not in self.changed
+
+    def add(self, index: int) -> None:
+        """Mark an index."""
+        block = index // BLOCK_INDEXES
+        self.blocks[block] = self.blocks.get(block, 0) | 1 << index % BLOCK_INDEXES
+        self.changed.add(block)
+
+
+@dataclass(slots=True, eq=False)
+class Run(Item):
+    """Messages that are fired together. Its name is the first index of its first piece.
+
+    Attributes:
+        due_ms: The latest due time in it.
+        pieces: Its messages.
+        row: Its body, once it is read.
+    """
+
+    due_ms: int = 0
+    pieces: tuple[Piece, ...] = ()
+    row: RunRow | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Ahead(State):
+    """The rows that come next, in memory. The others are on the disk.
+
+    Attributes:
+        rows: A heap, by due time and index.
+        upto: All rows up to this due time and index are in `rows`, or were taken from there.
+        next_due_ms: No row above `upto` is due earlier.
+        reading: The serial of the read of more rows; 0: none is under way.
+    """
+
+    rows: list[DueRow] = field(default_factory=list)
+    upto: tuple[int, int] = (0, 0)
+    next_due_ms: int = 0
+    reading: int = 0
+
+    def add(self, row: DueRow, horizon_ms: int) -> None:
+        """A batch was appended. It is kept in memory if it is due before the horizon and belongs to these rows."""
+        if (row.due_ms, row.index) <= self.upto:
+            if row.due_ms <= horizon_ms:
+                heapq.heappush(self.rows, row)
+                if len(self.rows) > ROWS_MAX:
+                    self.rows = sorted(self.rows)[: ROWS_MAX // 2]
+                    self.upto, self.next_due_ms = self.rows[-1][:2], self.rows[-1].due_ms
+                return
+            self.upto = (row.due_ms, row.index - 1)
+        self.next_due_ms = min(self.next_due_ms, row.due_ms)
+
+    def end_read(self, rows: Sequence[DueRow], *, is_all: bool, horizon_ms: int) -> None:
+        """Rows above `upto` were read, in their order. Those that are due before the horizon are kept in memory."""
+        self.reading = 0
+        self.upto = ALL if is_all else (rows[-1].due_ms, rows[-1].index)
+        self.next_due_ms = ALL[0] if is_all else rows[-1].due_ms
+        known = {row.index for row in self.rows}
+        for row in rows:
+            if row.due_ms > horizon_ms:
+                self.upto, self.next_due_ms = (row.due_ms, row.index - 1), row.due_ms
+                return
+            if row.index not in known:
+                heapq.heappush(self.rows, row)
+
+
+class Cancelling(NamedTuple):
+    """A request to cancel a message, whose answer waits.
+
+    Attributes:
+        request: The request.
+        index: The index of the message.
+        serial: Of the control record that says so; 0: it is looked up on the disk.
+    """
+
+    request: int
+    index: int  # type: ignore[assignment]  # it hides `tuple.index`, which no code calls on it
+    serial: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Firing(State):
+    """The delayed messages of a segment that this member serves.
+
+    Attributes:
+        no: The number of the segment.
+        server_epoch: The server epoch in which this member began to fire.
+        ledger: Who has the delay ledger on disk.
+        passed: The indexes with which this segment is done. Those below its floor are all of delayed messages that are.
+        cancelled: Those of them that were cancelled.
+        runs: The runs that are read, numbered and sent.
+        ahead: The rows that come next.
+        in_runs: The first index of each piece that is in a run.
+        numbered: Runs whose numbers are in no control record yet.
+        ended: The numbers of runs that are stored, as long as a control record has them.
+        begun: The serial of the first control record. Nothing is fired or cancelled before it counts.
+        is_done: The segment is sealed, and nothing of it is left. None: a control record says so.
+        cancels: Requests to cancel that wait for a control record.
+        reads: Those for which the disk is read, by the serial of the read.
+    """
+
+    no: int
+    server_epoch: int
+    passed: Window
+    cancelled: Marks
+    ledger: Ledger = field(default_factory=Ledger)
+    runs: NumberedSending[Run] = field(default_factory=lambda: NumberedSending(LIMITS))
+    ahead: Ahead = field(default_factory=Ahead)
+    in_runs: set[int] = field(default_factory=set)
+    numbered: list[Run] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    begun: int = 0
+    is_done: bool | None = False
+    cancels: list[Cancelling] = field(default_factory=list)
+    reads: dict[int, Cancelling] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, no: int, server_epoch: int, floor: int, rows: DelayRows) -> Firing:
+        """What this member knows when it begins to serve the segment."""
+        firing = cls(no, server_epoch, Window(floor, rows.passed), Marks(rows.cancelled))
+        for record in rows.runs:
+            run = firing.add_run(record.due_ms, record.pieces)
+            run.number = record.number
+        firing.runs.taken_up()
+        firing.runs.next_number = rows.next_number
+        return firing
+
+    @property
+    def name(self) -> str:
+        """The name of its control record."""
+        return ledger_name(self.no)
+
+    def add_run(self, due_ms: int, pieces: tuple[Piece, ...]) -> Run:
+        """These messages are fired together."""
+        run = Run(pieces[0].first.to_bytes(8, "big"), due_ms=due_ms, pieces=pieces)
+        self.runs.waiting[run.name] = run
+        self.in_runs.update(piece.first for piece in pieces)
+        return run
+
+    def drop_run(self, run: Run) -> None:
+        """The run is done with, or is made again."""
+        del self.runs.waiting[run.name]
+        self.in_runs.difference_update(piece.first for piece in run.pieces)
+
+    def give_number(self, run: Run) -> None:
+        """The run, whose body was read, has the next number. One producer sends all runs of the segment."""
+        self.runs.give_number(run, 0)
+        self.numbered.append(run)
+
+    def end_run(self, run: Run) -> None:
+        """The run is stored: its messages are passed."""
+        self.drop_run(run)
+        self.ended.append(run.number)
+        for piece in run.pieces:
+            self.passed.pass_over(range(piece.first, piece.first + piece.message_count))
+
+    def run_with(self, index: int) -> Run | None:
+        """The run that has this message; None: none has."""
+        return next((run for run in self.runs.waiting.values() if _has(run.pieces, index)), None)
+
+    def cancel(self, index: int) -> None:
+        """The message is not fired any more."""
+        self.cancelled.add(index)
+        self.passed.pass_over((index,))
+
+    def left_of(self, row: DueRow) -> tuple[Piece, ...]:
+        """The messages of a batch that are still to be fired, and in no run."""
+        left = self.passed.not_passed(row.index, row.index + row.message_count)
+        pieces = [Piece(left.start, len(left))] if isinstance(left, range) and left else []
+        for index in left if not pieces else ():
+            if pieces and pieces[-1].first + pieces[-1].message_count == index:
+                pieces[-1] = Piece(pieces[-1].first, pieces[-1].message_count + 1)
+            else:
+                pieces.append(Piece(index, 1))
+        return () if pieces and pieces[0].first in self.in_runs else tuple(pieces)
+
+    @property
+    def has_none_left(self) -> bool:
+        """Whether all rows were read, and nothing of them is left."""
+        return self.ahead.upto == ALL and not self.ahead.rows and not self.runs.waiting
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something is in no control record yet."""
+        changed = self.passed.changed or self.passed.gone or self.cancelled.changed
+        return bool(changed or self.numbered or self.ended or self.is_done)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in memory that is not on the disk, and no request waits."""
+        waits = self.cancels or self.reads or self.ledger.replications or self.runs.waiting
+        return self.is_done is None and not (waits or self.is_changed)
+
+    def take_changes(self, serial: int) -> LedgerChange:
+        """What changed since the last call. The control record with this serial has it."""
+        for run in self.numbered:
+            run.written = serial
+        self.cancels = [one if one.serial else one._replace(serial=serial) for one in self.cancels]
+        puts, deletes = self.passed.take_changes()
+        puts += [write_cancelled(block, self.cancelled.blocks[block]) for block in sorted(self.cancelled.changed)]
+        puts += [write_run(RunRecord(run.number, run.due_ms, run.pieces)) for run in self.numbered]
+        if self.numbered:
+            puts.append(write_next_number(self.runs.next_number))
+        deletes += [run_name(number) for number in self.ended]
+        if self.is_done:
+            puts.append((DONE, b""))
+            self.is_done = None
+        self.cancelled.changed, self.numbered, self.ended = set(), [], []
+        return LedgerChange(tuple(puts), tuple(deletes))
+
+
+def _has(pieces: tuple[Piece, ...], index: int) -> bool:
+    return any(piece.first <= index < piece.first + piece.message_count for piece in pieces)

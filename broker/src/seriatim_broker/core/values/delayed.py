@@ -1,0 +1,173 @@
+"""Delayed messages: batches that are stored and not due, and the runs in which a server fires them.
+
+The server of a segment fires what is delayed in that segment. What it has done is in its *delay ledger*: a control
+record named `/delayed/<segment>`, which is no legal name of a consumer group, with these rows beside it:
+
+    name                    value
+    "b" block (u64)         the passed bits of 1,024 indexes, as in the ledger of a consumer group
+    "c" block (u64)         the bits of those that were cancelled; they are passed too
+    "n" number (u64)        a run that was given this number: the latest due time in it (i64, ms since 1970), and its
+                            pieces, each with its first index (u64) and its count (u32)
+    "f"                     the next number (u64)
+    "d"                     the segment is sealed, and nothing of it is left to be fired
+
+Numbers are big-endian. An index is passed when nothing more is to be done with its message in this segment: it was
+fired, cancelled, or is a repeat that readers skip.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from seriatim_api.batch import BatchHeader
+
+from .ledger_rows import LedgerRowError
+
+NAME_PREFIX: Final = "/delayed/"
+
+RUN_MESSAGES_MAX: Final = 1_024
+RUN_BYTES_MAX: Final = 1 << 20
+ALONE_BYTES: Final = 16 << 10
+"""A batch of this size or more is a run by itself: to join it with others would cost more than it saves."""
+
+_PASSED: Final = b"b"
+_CANCELLED: Final = b"c"
+_RUN: Final = b"n"
+_NEXT: Final = b"f"
+DONE: Final = b"d"
+"""The name of the row that says that nothing is left."""
+
+_NUMBER: Final = struct.Struct(">Q")
+_DUE: Final = struct.Struct(">q")
+_PIECE: Final = struct.Struct(">QI")
+
+
+def ledger_name(segment_no: int) -> str:
+    """The name of a segment's delay ledger."""
+    return f"{NAME_PREFIX}{segment_no}"
+
+
+def is_ledger_name(name: str) -> bool:
+    """Whether a control record of this name is a delay ledger, and not one of a consumer group."""
+    return name.startswith(NAME_PREFIX)
+
+
+class Piece(NamedTuple):
+    """Messages of one batch that follow one another: the first index in the segment, and how many."""
+
+    first: int
+    message_count: int
+
+
+class RunRecord(NamedTuple):
+    """A run as the ledger has it.
+
+    Attributes:
+        number: Its number.
+        due_ms: The latest due time in it.
+        pieces: Its messages, in the order in which they are fired.
+    """
+
+    number: int
+    due_ms: int
+    pieces: tuple[Piece, ...]
+
+
+class RunRow(NamedTuple):
+    """The body of a run, and what the header of its batch says about it.
+
+    Attributes:
+        body: The body. That of a run of one complete batch is the body of the batch, byte for byte.
+        body_crc: Its CRC-32C.
+        flags: `FLAG_KEYED` and others that describe the body.
+        key_hash: As in the header of the batch; 0 if several were joined.
+        message_count: How many messages it has.
+        first_timestamp_ms: The first timestamp of its messages.
+        last_timestamp_ms: The last one.
+        origin: The partition and the offset where its first message was stored first.
+        headers: Those of the batches, one for each piece.
+    """
+
+    body: bytes
+    body_crc: int
+    flags: int
+    key_hash: int
+    message_count: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+    origin: tuple[int, int]
+    headers: tuple[BatchHeader, ...]
+
+
+def cancelled_name(block: int) -> bytes:
+    """The name of the row with the cancelled indexes of a block."""
+    return _CANCELLED + _NUMBER.pack(block)
+
+
+def write_cancelled(block: int, bits: int) -> tuple[bytes, bytes]:
+    """The row with the cancelled indexes of a block: bit i says that the index 1,024 * block + i was cancelled."""
+    return cancelled_name(block), bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def run_name(number: int) -> bytes:
+    """The name of the row of a run."""
+    return _RUN + _NUMBER.pack(number)
+
+
+def write_run(run: RunRecord) -> tuple[bytes, bytes]:
+    """The row of a run."""
+    return run_name(run.number), _DUE.pack(run.due_ms) + b"".join(_PIECE.pack(*piece) for piece in run.pieces)
+
+
+def write_next_number(number: int) -> tuple[bytes, bytes]:
+    """The row with the next number."""
+    return _NEXT, _NUMBER.pack(number)
+
+
+class DelayRows(NamedTuple):
+    """The rows of a delay ledger.
+
+    Attributes:
+        passed: Bits by block.
+        cancelled: Bits by block.
+        runs: The runs that were given a number and are not known to be stored, by their numbers.
+        next_number: The next number.
+    """
+
+    passed: dict[int, int]
+    cancelled: dict[int, int]
+    runs: tuple[RunRecord, ...]
+    next_number: int
+
+
+def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
+    """Read the rows of a delay ledger.
+
+    Raises:
+        LedgerRowError: A row is of a kind that is not known here, or cut short.
+    """
+    passed: dict[int, int] = {}
+    cancelled: dict[int, int] = {}
+    runs: list[RunRecord] = []
+    next_number = 1
+    for name, value in rows:
+        kind = name[:1]
+        try:
+            if kind == _RUN:
+                pieces = tuple(Piece(*piece) for piece in _PIECE.iter_unpack(value[_DUE.size :]))
+                runs.append(RunRecord(_NUMBER.unpack(name[1:])[0], _DUE.unpack_from(value)[0], pieces))
+            elif kind == _NEXT:
+                next_number = _NUMBER.unpack(value)[0]
+            elif kind == _CANCELLED:
+                cancelled[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
+            elif name == DONE:
+                continue
+            elif kind == _PASSED:
+                passed[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
+            else:
+                raise LedgerRowError(f"a row of a delay ledger begins with {kind!r}")
+        except struct.error as exc:
+            raise LedgerRowError(f"the row {name[:40]!r} of a delay ledger cannot be read: {exc}") from exc
+    return DelayRows(passed, cancelled, tuple(sorted(runs)), next_number)

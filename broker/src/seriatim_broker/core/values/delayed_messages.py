@@ -1,0 +1,144 @@
+"""What the core asks for and learns about delayed messages: effects, and the events that answer them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seriatim_api.batch import BatchHeader
+from seriatim_api.delayed import CancelOutcome
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import PartitionId
+
+from .delayed import Piece, RunRow
+from .log import DueRow
+
+# ---- effects --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDue:
+    """Read the next rows of delayed batches of a segment, by due time and index; answered by `DueRead(serial)`.
+
+    Attributes:
+        serial: Comes back in the answer.
+        partition: The partition.
+        segment_no: The segment.
+        after: Rows above this due time and index.
+        count_max: Maximum number of rows.
+    """
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    after: tuple[int, int]
+    count_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRun:
+    """Read messages of delayed batches, and make the body of a run of them; answered by `RunRead(serial)`."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindDelayed:
+    """Read the header of the delayed batch that has an index; answered by `DelayedFound(serial)`."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class FireRuns:
+    """Have the master of the partition append runs, in this order; answered by `RunsStored(serial)`.
+
+    `batches`: the header and the body of each.
+    """
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    batches: tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedCancelled:
+    """The answer to `CancelDelayed`.
+
+    Attributes:
+        request: The request.
+        outcome: What became of the message; None: it is not known, and `error` says why.
+        error: Why; None if the outcome is known.
+        server: The broker that serves the segment of the message, and must be asked; empty: this one does, or none.
+        offset: Where the message was stored earlier, and must be cancelled; 0: here.
+    """
+
+    request: int
+    outcome: CancelOutcome | None
+    error: SeriatimError | None
+    server: str = ""
+    offset: int = 0
+
+
+# ---- events ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DueRead:
+    """The answer to `ReadDue`; `rows` is None if the read failed."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    rows: tuple[DueRow, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRead:
+    """The answer to `ReadRun`; `row` is None if the read failed."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    row: RunRow | None
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedFound:
+    """The answer to `FindDelayed`; `header` is None if the batch at this index is not a delayed one."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    header: BatchHeader | None
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunsStored:
+    """The answer to `FireRuns`: the first `stored_count` batches are stored, as safely as acknowledged messages.
+
+    `error`: why the next one is not known to be stored; None if there is none.
+    """
+
+    partition: PartitionId
+    segment_no: int
+    serial: int
+    stored_count: int
+    error: SeriatimError | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDelayed:
+    """A client cancels the delayed message that was stored first at this offset; answered by `DelayedCancelled`."""
+
+    request: int
+    partition: PartitionId
+    offset: int

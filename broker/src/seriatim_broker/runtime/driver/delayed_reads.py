@@ -1,0 +1,148 @@
+"""Reads for delayed messages: the rows that are due next, single batches, and the bodies of runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import google_crc32c
+import structlog
+from seriatim_api.batch import (
+    FLAG_DELAYED,
+    FLAG_KEYED,
+    FLAG_LZ4,
+    FLAG_SINGLE_KEY,
+    FLAG_ZSTD,
+    BatchHeader,
+)
+from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.ids import PartitionId, make_offset
+
+from ...core.values import delayed_messages as dm
+from ...core.values.delayed import Piece, RunRow
+from ...core.values.delayed_messages import DelayedFound, DueRead, RunRead
+from ...core.values.log import Batch
+from ...interfaces.bodies import Bodies
+from ...interfaces.storage import Storage
+
+READ_BYTES: Final = 1 << 20
+
+DUE_MS_MAX: Final = 1 << 62
+
+THREAD_BYTES: Final = 64 << 10
+"""Bodies of this many bytes together are joined in a thread."""
+
+_OF_BODY: Final = FLAG_KEYED | FLAG_SINGLE_KEY | FLAG_LZ4 | FLAG_ZSTD
+
+_log = structlog.get_logger(__name__)
+
+
+class DelayedReads:
+    """Carries out `ReadDue`, `ReadRun` and `FindDelayed`.
+
+    Args:
+        storage: The disk.
+        bodies: Takes bodies apart and joins messages.
+    """
+
+    def __init__(self, storage: Storage, bodies: Bodies) -> None:
+        self._storage = storage
+        self._bodies = bodies
+
+    async def due(self, effect: dm.ReadDue) -> DueRead:
+        """The next rows of delayed batches."""
+        try:
+            rows = await self._storage.read_due(
+                effect.partition, effect.segment_no, effect.after, DUE_MS_MAX, effect.count_max
+            )
+        except SeriatimError as exc:
+            _log.error("due_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
+            return DueRead(effect.serial, effect.partition, effect.segment_no, None)
+        return DueRead(effect.serial, effect.partition, effect.segment_no, tuple(rows))
+
+    async def find(self, effect: dm.FindDelayed) -> DelayedFound:
+        """The header of the delayed batch that has an index."""
+        try:
+            batches = await self._storage.read(
+                effect.partition, effect.segment_no, effect.index, effect.index + 1, READ_BYTES
+            )
+        except SeriatimError as exc:
+            _log.error("message_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
+            return DelayedFound(effect.serial, effect.partition, effect.segment_no, None, failed=True)
+        header = batches[0].header if batches else None
+        found = header if header is not None and header.flags & FLAG_DELAYED and _has(header, effect.index) else None
+        return DelayedFound(effect.serial, effect.partition, effect.segment_no, found)
+
+    async def run(self, effect: dm.ReadRun) -> RunRead:
+        """The body of a run. Nothing is read of it if one of its batches cannot be."""
+        try:
+            batches = await self._batches(effect)
+            if sum(batch.size_bytes for batch in batches) < THREAD_BYTES:
+                row = self._row(effect.partition, effect.pieces, batches)
+            else:
+                row = await asyncio.to_thread(self._row, effect.partition, effect.pieces, batches)
+        except SeriatimError as exc:
+            _log.error("run_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
+            is_damaged = isinstance(exc, CorruptionError)
+            return RunRead(effect.serial, effect.partition, effect.segment_no, None, is_damaged)
+        return RunRead(effect.serial, effect.partition, effect.segment_no, row)
+
+    async def _batches(self, effect: dm.ReadRun) -> list[Batch]:
+        """The batch of each piece. Batches that follow one another are read together."""
+        found: dict[int, Batch] = {}  # by the first index of the piece
+        pieces = sorted(effect.pieces)
+        while pieces:
+            first, until = pieces[0].first, pieces[0].first
+            for piece in pieces:
+                if piece.first != until:
+                    break
+                until += piece.message_count
+            batches = await self._storage.read(effect.partition, effect.segment_no, first, until, READ_BYTES)
+            known = len(found)
+            for batch in batches:
+                while pieces and _has(batch.header, pieces[0].first):
+                    found[pieces.pop(0).first] = batch
+            if len(found) == known:
+                raise CorruptionError(f"segment {effect.segment_no} has no batch at index {first}")
+        return [found[piece.first] for piece in effect.pieces]
+
+    def _row(self, partition: PartitionId, pieces: Sequence[Piece], batches: Sequence[Batch]) -> RunRow:
+        headers = tuple(batch.header for batch in batches)
+        first = headers[0]
+        if len(pieces) == 1 and pieces[0].message_count == first.message_count:
+            body, body_crc, flags, key_hash = batches[0].body, first.body_crc, first.flags & _OF_BODY, first.key_hash
+        else:
+            parts = [
+                (self._bodies.open(batch), range(begin, begin + piece.message_count))
+                for piece, batch in zip(pieces, batches, strict=True)
+                for begin in (piece.first - batch.header.base_index,)
+            ]
+            body = self._bodies.join(parts)
+            body_crc = google_crc32c.value(body)
+            is_single = all(one.flags & FLAG_SINGLE_KEY and one.key_hash == first.key_hash for one in headers)
+            flags = FLAG_KEYED if any(one.flags & FLAG_KEYED for one in headers) else 0
+            flags, key_hash = (flags | FLAG_SINGLE_KEY, first.key_hash) if is_single else (flags, 0)
+        return RunRow(
+            body,
+            body_crc,
+            flags,
+            key_hash,
+            sum(piece.message_count for piece in pieces),
+            min(one.first_timestamp_ms for one in headers),
+            max(one.last_timestamp_ms for one in headers),
+            origin_of(partition, first, pieces[0].first),
+            headers,
+        )
+
+
+def origin_of(partition: PartitionId, header: BatchHeader, index: int) -> tuple[int, int]:
+    """The partition and the offset where the message at an index of a delayed batch was stored first."""
+    if any(header.origin):
+        place, offset = header.origin
+        return place, offset + index - header.base_index
+    return partition, make_offset(header.segment, index)
+
+
+def _has(header: BatchHeader, index: int) -> bool:
+    return header.base_index <= index < header.end_index

@@ -1,0 +1,335 @@
+"""Delayed messages: when they are fired, once each, and what a cancellation finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from seriatim_api import errors
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, parse_header
+from seriatim_api.delayed import CancelOutcome, fire_producer
+from seriatim_api.ids import make_offset
+from seriatim_broker.core.state.delayed import ROWS_MAX, Ahead
+from seriatim_broker.core.values import delayed_messages as dm
+from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.delayed import (
+    ALONE_BYTES,
+    RUN_MESSAGES_MAX,
+    Piece,
+    RunRow,
+    is_ledger_name,
+    ledger_name,
+    read_delay_rows,
+)
+from seriatim_broker.core.values.ledger_rows import LedgerRowError
+from seriatim_broker.core.values.log import Batch, DueRow, PutBatch
+from seriatim_broker.core.values.messages import FORM_DELAYED
+
+from .support import M01, MS, Bench, P, first_chain, header
+
+SOON_MS = 500
+NAME = ledger_name(1)
+
+
+class Firing(Bench):
+    """The master and server of open segment 1. The disk and the follower answer what they are asked."""
+
+    forms = FORM_DELAYED
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.stored: list[Batch] = []
+        self.answered: set[int] = set()
+        self.next_sequence = 0
+        self.unreadable: set[int] = set()
+        self.lag = False
+        """The follower confirms no control record."""
+        self.core.state.config = replace(self.core.state.config)
+
+    @classmethod
+    def opened(cls) -> Firing:
+        """The master, its follower in step."""
+        bench = cls()
+        bench.open(first_chain())
+        bench.follow(M01)
+        bench.wait(100 * MS, (M01,))
+        bench.clear()
+        return bench
+
+    def send(self, due_ms: int = SOON_MS, count: int = 1, *, committed: bool = True, body: bytes = b"body") -> int:
+        """A client sends a batch that is due so long from now. Returns its first index."""
+        index = self.part.logs[1].tail
+        self.requests += 1
+        sent = header(self.next_sequence, count, flags=FLAG_DELAYED, due_time_ms=self.wall_ms + due_ms, body=body)
+        self.do(ev.Append(self.requests, P, sent, body, 1, self.next_sequence == 0, ev.AckLevel.REPLICATED_FLUSHED))
+        self.next_sequence += count
+        self.persist()
+        if committed:
+            self.ack(M01, index + count)
+        return index
+
+    def serve(self, rounds: int = 6) -> None:
+        """Everything that was asked is answered."""
+        for _ in range(rounds):
+            self.persist()
+            for effect in list(self.effects):
+                self._answer(effect)
+
+    def _answer(self, effect: Any) -> None:
+        serial = getattr(effect, "serial", 0)
+        if isinstance(effect, fx.Send) and isinstance(effect.message, msg.ReplicateLedger) and not self.lag:
+            sent = effect.message
+            if sent.serial not in self.answered:
+                self.answered.add(sent.serial)
+                self.hear(M01, msg.CursorsReplicated(P, 1, sent.server_epoch, sent.serial))
+        elif not serial or serial in self.answered:
+            return
+        elif isinstance(effect, dm.ReadDue):
+            self.answered.add(serial)
+            rows = [row for batch in self.batches() if (row := DueRow.of(batch.header)) and row[:2] > effect.after]
+            self.do(dm.DueRead(serial, P, 1, tuple(sorted(rows))[: effect.count_max]))
+        elif isinstance(effect, dm.ReadRun):
+            self.answered.add(serial)
+            is_bad = any(piece.first in self.unreadable for piece in effect.pieces)
+            self.do(dm.RunRead(serial, P, 1, None if is_bad else self._row(effect.pieces)))
+        elif isinstance(effect, dm.FindDelayed):
+            self.answered.add(serial)
+            found = [batch.header for batch in self.batches() if _holds(batch, effect.index)]
+            is_delayed = bool(found) and bool(found[0].flags & FLAG_DELAYED)
+            self.do(dm.DelayedFound(serial, P, 1, found[0] if is_delayed else None))
+
+    def _row(self, pieces: tuple[Piece, ...]) -> RunRow:
+        headers = tuple(next(b.header for b in self.batches() if _holds(b, piece.first)) for piece in pieces)
+        indexes = [index for piece in pieces for index in range(piece.first, piece.first + piece.message_count)]
+        return RunRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, (P, make_offset(1, indexes[0])), headers)
+
+    def batches(self) -> list[Batch]:
+        """The batches that were written."""
+        self.stored += [write.batch for write in self.writes(PutBatch)]
+        self.effects = [one for one in self.effects if not isinstance(one, fx.Persist)]
+        return self.stored
+
+    def runs(self) -> list[list[int]]:
+        """The indexes in each run that was sent, request by request."""
+        return [eval(body) for request in self.requested() for _, body in request.batches]
+
+    def requested(self) -> list[dm.FireRuns]:
+        """The requests that were not answered yet."""
+        return [effect for effect in self.all(dm.FireRuns) if effect.serial not in self.answered]
+
+    def done(self, count: int | None = None, error: errors.SeriatimError | None = None) -> None:
+        """The master of the open segment answers the request."""
+        (request,) = self.requested()
+        self.answered.add(request.serial)
+        stored = len(request.batches) if count is None else count
+        self.do(dm.RunsStored(P, 1, request.serial, stored, error))
+        self.serve()
+
+    def fired(self) -> list[list[int]]:
+        """The indexes in each run, until nothing more is sent."""
+        found: list[list[int]] = []
+        while self.requested():
+            found += self.runs()
+            self.done()
+        return found
+
+    def until_due(self, ms: int = SOON_MS) -> None:
+        """Time passes, and what becomes due is sent."""
+        self.serve()
+        self.wait(ms * MS, (M01,))
+        self.serve()
+
+    def cancel(self, index: int) -> int:
+        """A client cancels a message. Returns the request."""
+        self.requests += 1
+        self.do(dm.CancelDelayed(self.requests, P, make_offset(1, index)))
+        return self.requests
+
+    def outcome(self, request: int) -> CancelOutcome | None:
+        """The answer to a cancellation; None: a refusal, or none yet."""
+        return next((one.outcome for one in self.all(dm.DelayedCancelled) if one.request == request), None)
+
+    def rows(self) -> Any:
+        """The rows of the ledger."""
+        return read_delay_rows(self.part.ledger_rows.get(NAME, {}).items())
+
+
+def _holds(batch: Batch, index: int) -> bool:
+    return batch.header.base_index <= index < batch.header.end_index
+
+
+@pytest.fixture
+def bench() -> Firing:
+    return Firing.opened()
+
+
+def test_a_delayed_message_is_fired_when_it_is_due_and_not_before(bench: Firing) -> None:
+    bench.send()
+    bench.until_due(SOON_MS - 1)
+    assert bench.runs() == []
+    bench.until_due(1)
+    assert bench.runs() == [[0]]
+    (request,) = bench.requested()
+    fired = parse_header(request.batches[0][0])
+    assert (fired.producer, fired.producer_epoch, fired.base_sequence) == (fire_producer(P, 1), 1, 0)
+    assert fired.flags & FLAG_FIRED
+    assert not fired.flags & FLAG_DELAYED
+    assert fired.origin == (P, make_offset(1, 0))
+    bench.done()
+    assert list(bench.part.firing[1].passed.not_passed(0, 1)) == []
+    bench.until_due(10_000)
+    assert bench.runs() == []
+
+
+def test_messages_are_fired_by_due_time_in_one_run(bench: Firing) -> None:
+    for due_ms in (30, 10, 20):
+        bench.send(due_ms, count=2)
+    bench.serve()
+    bench.wall_jump_ms += 50
+    bench.until_due(20)
+    assert bench.runs() == [[2, 3, 4, 5, 0, 1]]
+
+
+def test_large_batches_are_runs_by_themselves(bench: Firing) -> None:
+    for size in (10, ALONE_BYTES, 10):
+        bench.send(10, body=bytes(size))
+    bench.serve()
+    bench.wall_jump_ms += 50
+    bench.until_due(20)
+    assert bench.fired() == [[0], [1], [2]]
+
+
+def test_a_run_has_a_limited_number_of_messages(bench: Firing) -> None:
+    for _ in range(3):
+        bench.send(10, count=RUN_MESSAGES_MAX // 2)
+    bench.serve()
+    bench.wall_jump_ms += 50
+    bench.until_due(20)
+    assert [len(run) for run in bench.fired()] == [RUN_MESSAGES_MAX, RUN_MESSAGES_MAX // 2]
+
+
+def test_nothing_is_sent_before_its_number_is_on_every_disk(bench: Firing) -> None:
+    bench.send()
+    bench.serve()
+    bench.lag = True
+    bench.until_due()
+    assert bench.runs() == []
+    assert [run.pieces for run in bench.rows().runs] == [(Piece(0, 1),)]
+    bench.lag = False
+    bench.serve()
+    assert bench.runs() == [[0]]
+
+
+def test_an_uncommitted_message_is_not_fired(bench: Firing) -> None:
+    index = bench.send(committed=False)
+    bench.until_due()
+    assert bench.runs() == []
+    bench.ack(M01, index + 1)
+    bench.until_due(10)
+    assert bench.runs() == [[0]]
+
+
+def test_a_run_without_an_answer_is_sent_again_unchanged(bench: Firing) -> None:
+    bench.send()
+    bench.until_due()
+    first = bench.requested()[0].batches
+    bench.send(1)
+    bench.done(0, errors.NotServingError("no master"))
+    bench.until_due(20)
+    (request,) = bench.requested()
+    assert request.batches[: len(first)] == first
+
+
+def test_a_cancelled_message_is_not_fired(bench: Firing) -> None:
+    bench.send(count=3)
+    bench.serve()
+    request = bench.cancel(1)
+    assert bench.outcome(request) is None
+    bench.serve()
+    assert bench.outcome(request) is CancelOutcome.CANCELLED
+    bench.until_due()
+    assert bench.runs() == [[0, 2]]
+
+
+def test_a_cancellation_is_answered_when_every_disk_has_it(bench: Firing) -> None:
+    bench.send()
+    bench.serve()
+    bench.lag = True
+    requests = [bench.cancel(0), bench.cancel(0)]
+    bench.serve()
+    assert [bench.outcome(request) for request in requests] == [None, None]
+    bench.lag = False
+    bench.serve()
+    assert [bench.outcome(request) for request in requests] == [CancelOutcome.CANCELLED] * 2
+    again = bench.cancel(0)
+    bench.serve()
+    assert bench.outcome(again) is CancelOutcome.CANCELLED
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_cancellation_of_a_message_in_a_run_is_too_late(bench: Firing, is_stored: bool) -> None:
+    bench.send()
+    bench.until_due()
+    if is_stored:
+        bench.done()
+    request = bench.cancel(0)
+    bench.serve()
+    assert bench.outcome(request) is CancelOutcome.TOO_LATE
+
+
+def test_a_cancellation_of_an_ordinary_message_finds_none(bench: Firing) -> None:
+    bench.send()
+    bench.requests += 1
+    bench.do(ev.Append(bench.requests, P, header(1), b"body", 1, False, ev.AckLevel.REPLICATED_FLUSHED))
+    bench.persist()
+    bench.ack(M01, 2)
+    bench.serve()
+    requests = [bench.cancel(1), bench.cancel(99)]
+    bench.serve()
+    assert [bench.outcome(request) for request in requests] == [CancelOutcome.NOT_FOUND] * 2
+
+
+def test_messages_that_cannot_be_read_hold_up_only_themselves(bench: Firing) -> None:
+    bench.send(10, body=bytes(ALONE_BYTES))
+    bench.send(11)
+    bench.unreadable = {0}
+    bench.until_due(300)
+    assert bench.runs() == [[1]]
+    bench.unreadable = set()
+    bench.done()
+    bench.until_due(300)
+    assert bench.runs() == [[0]]
+
+
+def test_rows_of_a_ledger_are_read_as_they_were_written(bench: Firing) -> None:
+    for due_ms in (10, 20, 900):
+        bench.send(due_ms, count=2)
+    bench.serve()
+    bench.cancel(4)
+    bench.until_due(30)
+    rows = bench.rows()
+    assert next((run.number, run.pieces) for run in rows.runs) == (1, (Piece(0, 2),))
+    assert rows.cancelled == {0: 1 << 4}
+    assert rows.next_number > 1
+    with pytest.raises(LedgerRowError):
+        read_delay_rows([(b"x", b"")])
+    with pytest.raises(LedgerRowError):
+        read_delay_rows([(b"n" + bytes(8), b"short")])
+
+
+def test_rows_in_memory_have_a_limit() -> None:
+    ahead = Ahead(upto=(1 << 63, 0))
+    for index in range(ROWS_MAX + 1):
+        ahead.add(DueRow(10 + index % 7, index, 1, 1), 100)
+    assert len(ahead.rows) == ROWS_MAX // 2
+    assert ahead.upto == max(row[:2] for row in ahead.rows)
+    ahead.add(DueRow(99, 5, 1, 1), 100)
+    assert len(ahead.rows) == ROWS_MAX // 2, "it is on the disk"
+
+
+def test_the_name_of_a_ledger_is_no_name_of_a_group() -> None:
+    assert is_ledger_name(NAME)
+    assert not is_ledger_name("delayed")
