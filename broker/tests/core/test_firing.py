@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,9 +44,8 @@ class Firing(Bench):
         self.answered: set[int] = set()
         self.next_sequence = 0
         self.unreadable: set[int] = set()
-        self.lag = False
-        """The follower confirms no control record."""
-        self.core.state.config = replace(self.core.state.config)
+        self.lag = False  # the follower confirms no control record
+        self.is_slow = False  # rows that are due are not read yet
 
     @classmethod
     def opened(cls) -> Firing:
@@ -87,7 +85,7 @@ class Firing(Bench):
                 self.hear(M01, msg.CursorsReplicated(P, 1, sent.server_epoch, sent.serial))
         elif not serial or serial in self.answered:
             return
-        elif isinstance(effect, dm.ReadDue):
+        elif isinstance(effect, dm.ReadDue) and not self.is_slow:
             self.answered.add(serial)
             rows = [row for batch in self.batches() if (row := DueRow.of(batch.header)) and row[:2] > effect.after]
             self.do(dm.DueRead(serial, P, 1, tuple(sorted(rows))[: effect.count_max]))
@@ -182,6 +180,19 @@ def test_a_delayed_message_is_fired_when_it_is_due_and_not_before(bench: Firing)
     assert list(bench.part.firing[1].passed.not_passed(0, 1)) == []
     bench.until_due(10_000)
     assert bench.runs() == []
+
+
+def test_what_is_appended_during_a_read_is_fired(bench: Firing) -> None:
+    bench.is_slow = True
+    bench.send()
+    bench.serve()
+    (read,) = bench.all(dm.ReadDue)
+    bench.is_slow = False
+    bench.answered.add(read.serial)
+    bench.send()  # after the disk was read, and before the core has the rows
+    bench.do(dm.DueRead(read.serial, P, 1, (next(row for b in bench.batches() if (row := DueRow.of(b.header))),)))
+    bench.until_due()
+    assert bench.fired() == [[0, 1]]
 
 
 def test_messages_are_fired_by_due_time_in_one_run(bench: Firing) -> None:

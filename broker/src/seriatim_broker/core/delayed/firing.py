@@ -53,9 +53,10 @@ def look(broker: BrokerState, partition: Partition, no: int) -> None:
         serving.replace_missing(broker, partition, segment)
     known, log = partition.firing.get(no), partition.logs.get(no)
     if known is not None and log is not None:
-        for row in log.fresh or ():
-            known.ahead.add(row, broker.now.wall_ms + AHEAD_MS)
-        log.fresh = []
+        if not known.ahead.reading:  # what was appended during a read may be above what it finds, or in it
+            for row in log.fresh or ():
+                known.ahead.add(row, broker.now.wall_ms + AHEAD_MS)
+            log.fresh = []
         ledger.finish(partition, known)
     elif ledger.is_done(partition, no):
         return
@@ -179,7 +180,8 @@ def _make_runs(broker: BrokerState, partition: Partition, firing: Firing, log: S
                 )
             ):
                 break
-            heapq.heappop(rows)
+            while rows and rows[0].index == row.index:
+                heapq.heappop(rows)  # perhaps twice: it was appended while the rows were read
             if left:
                 pieces += left
                 messages, size_bytes, due_ms = messages + row.message_count, size_bytes + row.size_bytes, row.due_ms

@@ -7,6 +7,8 @@ eligible and joining member has it on disk. No cursor at the coordinator belongs
 
 from __future__ import annotations
 
+from seriatim_api.ids import MemberId
+
 from ..consumers.cursors import control_records
 from ..peers import disks, right
 from ..state.broker import BrokerState
@@ -15,6 +17,7 @@ from ..state.partition import Partition
 from ..values.delayed import DONE, ledger_name, read_delay_rows
 from ..values.keyed import SETTINGS_DEFAULT
 from ..values.log import CursorState
+from ..values.messages import LedgerWanted
 from ..values.segment import Segment
 
 GROUP_EPOCH = 1
@@ -43,6 +46,15 @@ def write(broker: BrokerState, partition: Partition, segment: Segment, firing: F
     )  # fmt: skip
     control_records.send(broker, partition, segment, firing.ledger, cursor, firing.take_changes(serial))
     return serial
+
+
+def on_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: LedgerWanted) -> None:
+    """A member lacks a change of the rows: send it all rows."""
+    firing = partition.firing.get(message.segment_no)
+    segment = partition.chain.segment(message.segment_no) if partition.chain is not None else None
+    if firing is not None and segment is not None and firing.server_epoch == message.server_epoch:
+        firing.ledger.told.pop(sender, None)
+        write(broker, partition, segment, firing)
 
 
 def is_done(partition: Partition, no: int) -> bool:

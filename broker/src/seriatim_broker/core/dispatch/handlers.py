@@ -31,7 +31,7 @@ from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_k
 from ..consumers.ranges import range_reads, surveys
 from ..control import drain, holdings, orders, retention
 from ..copies import copying, gaps, producer_tables, repair, settle
-from ..delayed import cancelling, firing
+from ..delayed import cancelling, firing, ledger
 from ..peers import lanes, right
 from ..state.broker import BrokerState
 from ..state.consumers import KeyedServed
@@ -40,6 +40,7 @@ from ..switching import fencing, idle_blocks, planned, preparing, routes, sealin
 from ..values import delayed_messages as dm
 from ..values import events as ev
 from ..values import messages as m
+from ..values.delayed import is_ledger_name
 from ..values.effects import AppendRefused, LogsListed
 from ..values.kinds import ReadKind, SwitchReason, TimerKind
 from ..writing import appending, following, publication_rows, quiescence, replication
@@ -205,6 +206,11 @@ def _run_read(broker: BrokerState, partition: Partition, event: dm.RunRead) -> N
     firing.on_run_read(broker, partition, event)
 
 
+def _ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: m.LedgerWanted) -> None:
+    on_wanted = ledger.on_wanted if is_ledger_name(message.consumer_group) else control_records.on_ledger_wanted
+    on_wanted(broker, partition, sender, message)
+
+
 def _pump(broker: BrokerState, partition: Partition, no: int) -> None:
     progress.retry(broker, partition, no)
     firing.on_pump_due(broker, partition, no)
@@ -360,7 +366,7 @@ MESSAGES: dict[type, MessageHandler] = {
     m.ReplicateCursors: _at(control_records.on_replicate_cursors),
     m.CursorsReplicated: at_known(eligibility.on_cursors_replicated),
     m.ReplicateLedger: _at(control_records.on_replicate_ledger),
-    m.LedgerWanted: _at(control_records.on_ledger_wanted),
+    m.LedgerWanted: _at(_ledger_wanted),
     m.HandOver: _at(handoff.on_handoff),
     m.HandOverKept: _at(handoff.on_kept),
     m.EligibleRequest: _at(eligibility.on_eligible_request),

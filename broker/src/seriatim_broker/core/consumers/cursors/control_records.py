@@ -404,12 +404,6 @@ def _want_ledger(
 
 def on_ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: LedgerWanted) -> None:
     """A member lacks a change of the rows: send it all rows."""
-    firing = partition.firing.get(message.segment_no)
-    if firing is not None and firing.name == message.consumer_group:
-        if firing.server_epoch == message.server_epoch:
-            firing.ledger.told.pop(sender, None)
-            broker.poll(0, TimerKind.DELAYED, partition.id, firing.no)
-        return
     consumer_group = partition.consumer_groups.get(message.consumer_group)
     served = consumer_group.served if consumer_group is not None else None
     if served is not None and served.server_epoch == message.server_epoch:
