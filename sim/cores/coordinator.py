@@ -32,10 +32,10 @@ from seriatim_broker.testing.memory_records import MemoryRecords
 from ..basics.interfaces import COORDINATOR_TIMEOUT_US
 from ..basics.schedule import Schedule
 from ..faults import Options
+from ..judge import PERSON, Judge
 from ..judge.modes import ONCE, ONCE_EXCLUSIVE
 
 if TYPE_CHECKING:
-    from ..judge import Judge
     from .brokers import Broker, Process
 
 LATE_HINT_US = 1_500_000
@@ -148,6 +148,7 @@ class SimCoordinator:
                 record = rebuild.plan_cursor(states, before, topic, chain_epoch=epoch)
                 if record is not None:
                     self.records.put_cursor(partition, group, record)
+                    self._judge.cursor_written(PERSON, partition, group, before, record)
 
     # ---- it reads and refuses to write ----
 

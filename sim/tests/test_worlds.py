@@ -258,5 +258,10 @@ def test_a_contradicted_disk_reads_the_record_before_the_end() -> None:
     assert _seen([Task(5009, "brokers", profile="contradicted", batch_count=20)])["quarantined"]
 
 
+def test_a_segment_leaves_the_record_after_a_rebuild_has_moved_a_cursor() -> None:
+    """The rebuild of bare cores shows the cursor to the judge, too."""
+    assert _seen([Task(982856, profile="dropped-restored")])["left the record"]
+
+
 def test_there_is_a_fault_for_each_kind_of_change_to_groups() -> None:
     assert [kind for kind in GROUP_KINDS if not hasattr(BrokerGroupsInjector, f"inject_{kind}")] == []
