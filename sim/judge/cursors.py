@@ -51,12 +51,14 @@ class Cursors:
         if old is None:
             begins = make_offset(new.segment_no, new.start_index)
             known = seen.groups.get((group, partition))
+            on_disks = seen.place_on_disks(partition, group)
+            was_forgotten = was_forgotten and on_disks < (new.group_epoch, new.segment_no, new.start_index)
             if was_forgotten and make_offset(1, 0) < begins <= seen.dropped_below.get(partition, 0):
                 seen.excuse(Excuse.FORGOTTEN_CURSOR)
                 seen.groups[group, partition] = ConsumerGroupView(new.group_epoch, begins)
                 return
             is_same = known is not None and seen.waits_for_rebuild and max(known.group_epoch, 1) == new.group_epoch
-            if is_same and seen.epoch_on_disks(partition, group) >= new.group_epoch:
+            if is_same and on_disks[0] >= new.group_epoch:
                 return  # an older copy of the coordinator lacks it; what disks have of this group epoch still counts
             is_again = known is not None and seen.waits_for_rebuild and new.group_epoch < known.group_epoch
             if known is not None and is_again:

@@ -101,7 +101,7 @@ class Operations:
         seen.forgotten_cursors.clear()
         for group, partition in list(seen.cursors):
             is_known = group in seen.cursorless or cursor_of(partition, group) is not None
-            if not is_known and not seen.epoch_on_disks(partition, group):
+            if not is_known and not seen.place_on_disks(partition, group)[0]:
                 # the group had acknowledged nothing there, so it starts over
                 del seen.cursors[group, partition]
                 seen.untold_from.pop((group, partition), None)
@@ -109,7 +109,7 @@ class Operations:
         for (group, partition), view in list(seen.groups.items()):
             record = cursor_of(partition, group)
             epoch = record.group_epoch if record is not None else 1
-            if view.group_epoch <= max(epoch, seen.epoch_on_disks(partition, group)) or (record and record.deleted):
+            if view.group_epoch <= max(epoch, seen.place_on_disks(partition, group)[0]) or (record and record.deleted):
                 continue
             past = seen.past_views.get((group, partition), [])
             back = next((known for known in reversed(past) if max(known.group_epoch, 1) == epoch), None)

@@ -90,7 +90,8 @@ class Seen:
         self.repeats: dict[int, int] = {}
         self.lost_repeats: dict[PartitionId, set[int]] = {}
         self.waits_for_rebuild = False
-        self._known_before: dict[tuple[str, PartitionId, str], tuple[int, int]] = {}  # when the coordinator went back
+        # when the coordinator went back
+        self._known_before: dict[tuple[str, PartitionId, str], tuple[int, int, int]] = {}
 
     def excuse(self, what: Excuse) -> None:
         """Forgive something that would break a promise; docs/internals/excuses.md says why."""
@@ -204,20 +205,21 @@ class Seen:
         no = next(served, None)
         if no is None:
             return False
-        known = max(self._known_on_disk(who, partition, group), self._known_before.get((who, partition, group), (0, 0)))
-        return known > (group_epoch, no)
+        return self._known(who, partition, group)[:2] > (group_epoch, no)
 
-    def _known_on_disk(self, who: str, partition: PartitionId, group: str) -> tuple[int, int]:
+    def _known(self, who: str, partition: PartitionId, group: str) -> tuple[int, int, int]:
+        """The latest group epoch, segment and index on a disk, now or when the coordinator went back."""
+        before = self._known_before.get((who, partition, group), (0, 0, 0))
+        return max(self._known_on_disk(who, partition, group), before)
+
+    def _known_on_disk(self, who: str, partition: PartitionId, group: str) -> tuple[int, int, int]:
         image = self.brokers[who].real_disk.durable.partitions.get(partition)
         states = (state for (_, of), state in image.cursors.items() if of == group) if image is not None else ()
-        return max(((state.group_epoch, state.segment_no) for state in states), default=(0, 0))
+        return max(((state.group_epoch, state.segment_no, state.acked) for state in states), default=(0, 0, 0))
 
-    def epoch_on_disks(self, partition: PartitionId, group: str) -> int:
-        """The latest group epoch on any disk, now or when the coordinator went back."""
-        return max(
-            max(self._known_on_disk(who, partition, group), self._known_before.get((who, partition, group), (0, 0)))[0]
-            for who in self.brokers
-        )
+    def place_on_disks(self, partition: PartitionId, group: str) -> tuple[int, int, int]:
+        """The same for all disks."""
+        return max(self._known(who, partition, group) for who in self.brokers)
 
     def note_disks(self) -> None:
         """An older copy of the coordinator is back: remember what disks know of groups, before they forget it."""

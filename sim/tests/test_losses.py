@@ -548,6 +548,21 @@ def test_a_segment_with_a_cursor_that_the_coordinator_lost(*, is_known: bool) ->
         judge.rules.retention.left_record(replace(after, segments=(replace(first, no=3),)), replace(old, no=2))
 
 
+@pytest.mark.parametrize("acked", [3, 1])
+def test_a_lost_cursor_continues_at_what_a_disk_has(acked: int) -> None:
+    """A broker makes it again where it began. Retention has dropped all before that."""
+    pair = Pair(flush=True)
+    judge, begun = pair.judge, CursorRecord(1, 1, 2, "t")
+    judge.cursor_written("a-0", ONE, "early", None, begun)
+    judge.delivered("early", ONE, make_offset(1, 2), _sent(judge, 100), flagged=False)
+    pair.put(pair.slots["a-0"], PutCursor(ONE, CursorState(1, "early", 1, acked, acked, 1, settings=SETTINGS_DEFAULT)))
+    judge.rules.operations.went_back((), lambda _partition, _group: None)
+    judge.seen.waits_for_rebuild = True
+    judge.seen.dropped_below[ONE] = make_offset(1, 2)
+    judge.cursor_written("a-0", ONE, "early", None, begun)
+    assert bool(judge.view("early", ONE).firsts) is (acked == 3)
+
+
 def _sent(judge: Judge, message: int) -> int:
     judge.sent(message, ONE, b"p" * 16, AckLevel.REPLICATED)
     return message
