@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from seriatim import Client
 from seriatim_api import errors
-from seriatim_api.batch import BatchHeader, place
+from seriatim_api.batch import FLAG_DELAYED, BatchHeader, place
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_to_proto, to_status
@@ -119,6 +119,7 @@ class FakeCluster:
         self.partitions: dict[int, FakePartition] = {}
         self.deleted: set[int] = set()
         self.says_final = True
+        self.says_due = True  # of delayed batches; a broker does not if it answers a repeat
         self.complaints: list[int] = []
         self.credit_stream_bytes = 8 << 20
         self.check_bodies = True
@@ -298,11 +299,14 @@ class AppendStream:
         elif header.base_sequence != last.last_sequence + 1:
             raise errors.SequenceGapError(f"{header.base_sequence} after {last.last_sequence}")
         open_segment = partition.open_segment
+        now_ms, due_ms = int(time.time() * 1000), header.due_time_ms
+        due_ms = due_ms if due_ms >= 0 else now_ms - due_ms
         placed = place(
             header,
             segment=open_segment.no,
             base_index=open_segment.length,
-            append_time_ms=int(time.time() * 1000),
+            append_time_ms=now_ms,
+            due_time_ms=due_ms if due_ms > now_ms else 0,
             previous_checksum=open_segment.batches[-1].header.checksum if open_segment.batches else 0,
             checksum=google_crc32c.extend,
         )
@@ -329,6 +333,8 @@ class AppendStream:
             append_time_ms=7,
             offset_is_final=self.broker.cluster.says_final,
         )
+        if error is None and header.flags & FLAG_DELAYED and self.broker.cluster.says_due:
+            reply.due_time_ms = partition.open_segment.batches[-1].header.due_time_ms
         if error is not None:
             reply.error.CopyFrom(error_to_proto(error))
             if isinstance(error, errors.RoutingError) and partition.id not in self.broker.cluster.deleted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from types import MappingProxyType
@@ -20,6 +21,7 @@ from seriatim._producing.checks import Limits, check_rows
 from seriatim._producing.pending import attached_bytes, split_rows
 from seriatim._transport import append
 from seriatim_api import errors
+from seriatim_api.delay_limits import DELAY_MAX_MS_MAX
 from seriatim_api.errors import IllegalMessageError, MessageTooLargeError, PartitionOutOfRangeError
 
 from ..fake_broker import FakeCluster, running, until
@@ -54,12 +56,27 @@ WRONG: list[dict[str, Any]] = [
     {"headers": {"h": b""}.items()},
     {"tag": b"bytes"},
     {"tag": "\udcff"},
+    {"delay_ms": -1},
+    {"delay_ms": 1.5},
+    {"delay_ms": math.nan},
+    {"delay_ms": True},
+    {"delay_ms": "1s"},
+    {"delay_ms": DELAY_MAX_MS_MAX + 1},
+    {"delay_ms": 0, "due_ms": 0},
+    {"due_ms": -1},
+    {"due_ms": FLOAT_MS},
+    {"due_ms": math.nan},
+    {"due_ms": False},
+    {"due_ms": 2**63},
     {"partition": "0"},
     {"partition": 0.0},
     {"partition": True},
 ]
 
-PLURALS = {"value": "values", "key": "keys", "timestamp_ms": "timestamps_ms", "headers": "headers", "tag": "tags"}
+PLURALS = {
+    "value": "values", "key": "keys", "timestamp_ms": "timestamps_ms", "headers": "headers", "tag": "tags",
+    "due_ms": "due_ms",
+}  # fmt: skip
 
 
 @asynccontextmanager
@@ -81,7 +98,7 @@ async def test_a_wrong_message_is_refused_at_the_call_and_the_others_are_not_tou
         assert isinstance(caught.value, ValueError)
         with pytest.raises(IllegalMessageError):
             producer.send_nowait(**{"value": b"bad", **wrong})
-        if "partition" not in wrong:
+        if not {"partition", "delay_ms"} & wrong.keys():
             [(name, item)] = wrong.items()
             columns = {"values": [b"good", b"bad"], PLURALS[name]: [{"value": b"v"}.get(name), item]}
             if name == "timestamp_ms":

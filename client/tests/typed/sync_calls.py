@@ -14,7 +14,8 @@ def results(client: sync.Client, admin: sync.Admin, reader: sync.RangeReader) ->
     with client.producer("t", linger_ms=5) as producer:
         assert_type(producer, sync.Producer)
         assert_type(producer.send(b"v", key=b"k").result(timeout_s=1), Receipt)
-        assert_type(producer.send_many([b"v"], partition=0), sync.Deliveries)
+        assert_type(producer.send(b"v", delay_ms=5).result().due_ms, int | None)
+        assert_type(producer.send_many([b"v", b"w"], partition=0, due_ms=[None, 7]), sync.Deliveries)
     assert_type(client.consumer("t", "g"), sync.Consumer)
     assert_type(client.consumer("t", "g", mode="shared"), sync.KeyedConsumer)
     for message in client.consumer("t", "g"):

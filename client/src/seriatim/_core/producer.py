@@ -288,7 +288,14 @@ class PartitionProducer(State):
             # broker can see it yet.
             is_final = event.offset_is_final or event.producer_run == batch.first_producer_run
             effects.append(
-                Settled(batch.batch_id, Outcome.OK, event.offset, event.append_time_ms, offset_is_final=is_final)
+                Settled(
+                    batch.batch_id,
+                    Outcome.OK,
+                    event.offset,
+                    event.append_time_ms,
+                    offset_is_final=is_final,
+                    due_time_ms=event.due_time_ms,
+                )
             )
             self._queue.acknowledge(batch)
 

@@ -107,7 +107,8 @@ class Disconnected:
 class Replied:
     """The answer to one send attempt. `error` is None for `ok`.
 
-    `offset_is_final`: as far as the broker knows, no earlier send attempt is in front of this place.
+    `offset_is_final`: as far as the broker knows, no earlier send attempt is in front of this place. `due_time_ms`: if
+    the batch is delayed, when it is due; 0: it was due at once; None: the broker does not say it.
     """
 
     producer_epoch: int
@@ -118,6 +119,7 @@ class Replied:
     error: ReplyError | None = None
     route: Route | None = None
     offset_is_final: bool = False
+    due_time_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,8 @@ class Settled:
     """The outcome of a batch for the application. It comes once for each batch.
 
     If it is `ok`, `offset` and `append_time_ms` are those of its first message. `offset_is_final`: readers find it at
-    this offset. If that is false, they may find it at an earlier one (if the ack level keeps it at all).
+    this offset. If that is false, they may find it at an earlier one (if the ack level keeps it at all). `due_time_ms`:
+    as in `Replied`.
     """
 
     batch_id: int
@@ -201,6 +204,7 @@ class Settled:
     append_time_ms: int = 0
     error: ReplyError | None = None
     offset_is_final: bool = False
+    due_time_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from operator import index
 from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
+from seriatim_api.delay_limits import DAY_MS, DELAY_MAX_MS_MAX
 from seriatim_api.errors import BadRequestError, IllegalMessageError, MessageTooLargeError
 
 from seriatim._bodies import arrow
@@ -83,6 +84,50 @@ def check_message(
     elif size > limits.message_bytes:
         _check_size(size, size, limits)
     return size + MESSAGE_OVERHEAD_BYTES, value, key, timestamp_ms, pairs, tag
+
+
+def check_delay(delay_ms: object, due_ms: object) -> int:
+    """A delay as the header of a batch has it: a due time, or a duration below 0. 0: the message is an ordinary one.
+
+    Raises:
+        IllegalMessageError: Both are given, or one is no legal number.
+    """
+    if delay_ms is None:
+        return 0 if due_ms is None else _due_time(due_ms)
+    if due_ms is not None:
+        raise IllegalMessageError("a message has a delay_ms or a due_ms, not both: leave one of them out")
+    delay = _whole("delay_ms", delay_ms, "pass whole milliseconds, as in round(seconds * 1000)")
+    if delay < 0:
+        raise IllegalMessageError(f"delay_ms is {delay}: pass 0 or more; a message that is due already has no delay")
+    if delay > DELAY_MAX_MS_MAX:
+        raise IllegalMessageError(
+            f"delay_ms is {delay}, and at most {DELAY_MAX_MS_MAX} ({DELAY_MAX_MS_MAX // DAY_MS} days) is possible: "
+            "pass milliseconds, or send the message later"
+        )
+    return -delay
+
+
+def _due_time(item: object) -> int:
+    due_ms = _whole("due_ms", item, "pass whole milliseconds since 1970, as in int(time.time() * 1000) + 60_000")
+    if not 0 <= due_ms <= TIMESTAMP_MS_MAX:
+        raise IllegalMessageError(f"due_ms is milliseconds since 1970, 0 or more, in 64 bits; {due_ms} is out of range")
+    return due_ms
+
+
+def check_due_times(due_ms: Sequence[int | None] | None, count: int) -> list[int] | None:
+    """The due times of the messages of one call; None if all of them are ordinary ones.
+
+    Raises:
+        BadRequestError: There are not as many as messages.
+        IllegalMessageError: One is no legal number.
+    """
+    if due_ms is None:
+        return None
+    column = _column("due_ms", due_ms)
+    if len(column) != count:
+        raise BadRequestError(f"there are {count} values, but due_ms has {len(column)} items")
+    dues = [check_delay(None, item) for item in column]
+    return dues if any(dues) else None
 
 
 def check_partition(partition: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from seriatim_api.batch import FLAG_STAGED, HEADER_SIZE_BYTES, make_header
+from seriatim_api.batch import FLAG_DELAYED, FLAG_STAGED, HEADER_SIZE_BYTES, make_header
 from seriatim_api.errors import DeadlineExceededError, RunRefusedError, SeriatimError
 from seriatim_api.v1 import broker_pb2
 from seriatim_api.wire.frames import AppendEntry
@@ -90,6 +90,7 @@ class _Batch:
     body: Body
     sinks: list[Sink]
     payload_bytes: int
+    due_time_ms: int  # as in the header
     ids: Sequence[Any] | None = None  # the messages' ids in the history, until they have an outcome
     number: tuple[int, int] = _NOT_SENT  # epoch, base sequence
     header: bytes = b""
@@ -152,7 +153,7 @@ class PartitionSender:
         is_far = full_bytes > shared.settings.full_batch_bytes
         cut = self.pending.peek(full_bytes, shared.settings.compression, fills=is_far)
         waited_us = int((time.monotonic() - self.pending.begun_at) * 1e6)
-        batch = _Batch(cut.body, cut.sinks, cut.payload_bytes)
+        batch = _Batch(cut.body, cut.sinks, cut.payload_bytes, cut.due_time_ms)
         batch_id, count = self.batch_count + 1, cut.body.message_count
         self._batches[batch_id] = batch
         self.batch_count = batch_id
@@ -281,7 +282,7 @@ class PartitionSender:
         route = route_of(reply.route) if reply.HasField("route") else None
         event = Replied(
             reply.producer_epoch, reply.base_sequence, reply.run, reply.offset, reply.append_time_ms, error, route,
-            reply.offset_is_final,
+            reply.offset_is_final, reply.due_time_ms if reply.HasField("due_time_ms") else None,
         )  # fmt: skip
         if route is None:
             self._step(event)
@@ -355,7 +356,10 @@ class PartitionSender:
                 last_timestamp_ms=batch.body.last_timestamp_ms,
                 body_length=len(batch.body.data),
                 body_crc=batch.body.crc,
-                flags=batch.body.flags | (FLAG_STAGED if self._shared.stage else 0),
+                flags=batch.body.flags
+                | (FLAG_STAGED if self._shared.stage else 0)
+                | (FLAG_DELAYED if batch.due_time_ms else 0),
+                due_time_ms=batch.due_time_ms,
                 stage=self._shared.stage or NO_STAGE,
             )
         entry = AppendEntry(effect.producer_run, self._ack_level, effect.starts_run, effect.route_epoch)
@@ -365,8 +369,9 @@ class PartitionSender:
     def _settle(self, effect: Settled) -> None:
         batch = self._batches[effect.batch_id]
         is_final = effect.offset_is_final and self._ack_level >= AckLevel.REPLICATED
+        due_ms = effect.due_time_ms if batch.due_time_ms else 0
         settlement = Settlement(
-            effect.outcome, self.number, effect.offset, effect.append_time_ms, effect.error, is_final
+            effect.outcome, self.number, effect.offset, effect.append_time_ms, effect.error, is_final, due_ms
         )
         shared = self._shared
         if shared.recorder is not None and batch.ids is not None:

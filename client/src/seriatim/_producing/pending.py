@@ -11,6 +11,9 @@ batch, if they fit into one; over a distance the last one is divided, so that th
 2. An application sends tables of 100 rows, and each is a batch.
 3. It sends 16,000 rows in a second, whatever disks and networks could do.
 
+*Delays.* A batch has one due time, so only messages with the same delay or due time share a batch. A delayed message is
+in no order with the others. So messages join the newest batch of their kind, also if others came after it.
+
 *Deadlines.* All messages of a batch have the deadline of its oldest one. So messages that came far apart never share a
 batch: after `JOINED_SHARE` of the delivery timeout, messages get a new part. Without it: 1. No broker answers for two
 minutes, and 100 KB of messages wait. 2. A broker answers again, and all of them become one batch. 3. The deadline of
@@ -95,6 +98,7 @@ class Cut(NamedTuple):
     batch: Any  # the table's record batch, if it is one
     payload_bytes: int
     keys: Sequence[bytes | None] | None = None  # of `values`
+    due_time_ms: int = 0  # as in the header: a time, or a duration below 0
 
     def rows(self) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
         """The values and the keys, for a recorder."""
@@ -108,6 +112,7 @@ class _Columns:
     """Messages that were sent singly or in lists."""
 
     begun_at: float
+    due_time_ms: int = 0
     values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | None] | None = None
     timestamps: list[int] = field(default_factory=list)
@@ -131,12 +136,12 @@ class _Columns:
             None if self.tags is None else self.tags[:count],
             compression,
         )
-        return Cut(body, self._front_sinks(count), values, None, payload_bytes, keys)
+        return Cut(body, self._front_sinks(count), values, None, payload_bytes, keys, self.due_time_ms)
 
     def _whole(self, compression: Compression | None) -> Cut:
         """A batch of all messages, whose lists are not copied."""
         body = encode(self.values, self.keys, self.timestamps, self.headers, self.tags, compression)
-        return Cut(body, list(self.sinks), self.values, None, self.payload_bytes, self.keys)
+        return Cut(body, list(self.sinks), self.values, None, self.payload_bytes, self.keys, self.due_time_ms)
 
     def drop(self, cut: Cut) -> None:
         """Remove the messages of the batch that `peek` built. Others are left."""
@@ -250,10 +255,13 @@ class Pending:
             of these rows are lost.
     """
 
-    __slots__ = ("_joined_s", "_joins_tables", "_parts", "_timeout_s", "payload_bytes")
+    __slots__ = ("_joined_s", "_joins_tables", "_open", "_parts", "_timeout_s", "payload_bytes")
 
     def __init__(self, timeout_s: float, linger_s: float, *, joins_tables: bool = True) -> None:
         self._parts: deque[_Columns | _Table | _Encoded] = deque()
+        self._open: dict[
+            int, _Columns
+        ] = {}  # the parts that grow, by due time; of ordinary messages only the last part
         self._timeout_s = timeout_s
         self._joined_s = max(timeout_s / JOINED_SHARE, linger_s, JOINED_S_MIN)
         self._joins_tables = joins_tables
@@ -280,17 +288,22 @@ class Pending:
     @property
     def front_is_whole(self) -> bool:
         """Whether the next batch cannot grow any more, because it is a table, or a table is behind it."""
-        return len(self._parts) > 1 or isinstance(self._parts[0], (_Table, _Encoded))
+        front = self._parts[0]
+        return not isinstance(front, _Columns) or self._open.get(front.due_time_ms) is not front
 
-    def _columns(self) -> _Columns:
+    def _columns(self, due_time_ms: int) -> _Columns:
         now = time.monotonic()
-        if self._parts:
-            last = self._parts[-1]
-            if isinstance(last, _Columns) and now - last.begun_at < self._joined_s:
-                return last
-        columns = _Columns(now)
-        self._parts.append(columns)
+        columns = self._open.get(due_time_ms)
+        if columns is None or now - columns.begun_at >= self._joined_s:
+            columns = self._open[due_time_ms] = _Columns(now, due_time_ms)
+            self._parts.append(columns)
         return columns
+
+    def _pop(self) -> _Columns | _Table | _Encoded:
+        part = self._parts.popleft()
+        if isinstance(part, _Columns) and self._open.get(part.due_time_ms) is part:
+            del self._open[part.due_time_ms]
+        return part
 
     def add_one(
         self,
@@ -301,9 +314,10 @@ class Pending:
         tag: str | None,
         sink: Delivery,
         size_bytes: int,
+        due_time_ms: int = 0,
     ) -> None:
         """Add one message at the end."""
-        columns = self._columns()
+        columns = self._columns(due_time_ms)
         if key is not None or columns.keys is not None:
             columns.keys = _append(columns.keys, len(columns.values), key)
         if headers is not None or columns.headers is not None:
@@ -316,9 +330,9 @@ class Pending:
         columns.payload_bytes += size_bytes
         self.payload_bytes += size_bytes
 
-    def add_many(self, messages: Messages, sink: DeliverySlice, size_bytes: int) -> None:
-        """Add the messages of one call at the end."""
-        columns = self._columns()
+    def add_many(self, messages: Messages, sink: DeliverySlice, size_bytes: int, due_time_ms: int = 0) -> None:
+        """Add messages of one call at the end."""
+        columns = self._columns(due_time_ms)
         before, count = len(columns.values), len(messages.values)
         assert len(sink) == count
         columns.values.extend(messages.values)
@@ -332,11 +346,13 @@ class Pending:
 
     def add_record_batch(self, batch: Any, sink: DeliverySlice, keyed: bool, size_bytes: int) -> None:
         """Add a record batch of `SCHEMA`, which fits into one batch, at the end."""
+        self._open.pop(0, None)
         self._parts.append(_Table(time.monotonic(), batch, sink, keyed, size_bytes))
         self.payload_bytes += size_bytes
 
     def add_body(self, body: Body, sink: DeliverySlice) -> None:
         """Add an encoded body at the end."""
+        self._open.pop(0, None)
         self._parts.append(_Encoded(time.monotonic(), body, sink, len(body.data)))
         self.payload_bytes += len(body.data)
 
@@ -386,11 +402,11 @@ class Pending:
 
     def _drop_whole(self, cut: Cut) -> None:
         """Remove the parts that the batch has. Of the last one, a table, rows may be left."""
-        part, left, size_bytes = self._parts.popleft(), cut.body.message_count, cut.payload_bytes
+        part, left, size_bytes = self._pop(), cut.body.message_count, cut.payload_bytes
         while part.message_count < left:
             left -= part.message_count
             size_bytes -= part.payload_bytes
-            part = self._parts.popleft()
+            part = self._pop()
         if isinstance(part, _Table) and left < part.message_count:
             self._parts.appendleft(part.rest(left, size_bytes))
 
@@ -400,7 +416,7 @@ class Pending:
 
     def drop_front(self) -> None:
         """Remove the front part, whose messages are settled."""
-        self.payload_bytes -= self._parts.popleft().payload_bytes
+        self.payload_bytes -= self._pop().payload_bytes
 
     @property
     def front_count(self) -> int:
@@ -419,6 +435,7 @@ class Pending:
     def clear(self) -> None:
         """Remove all messages."""
         self._parts.clear()
+        self._open.clear()
         self.payload_bytes = 0
 
 

@@ -230,6 +230,9 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
         tag: str | None = None,
+        *,
+        delay_ms: int | None = None,
+        due_ms: int | None = None,
     ) -> Delivery:
         """Take one message when there is room for it, and return its delivery, which settles later.
 
@@ -245,6 +248,12 @@ class Producer:
             headers: Names (str) and values (types as for `value`, or None), as a mapping, or as a list of pairs. In a
                 list a name may come several times. Readers get them in this order. They are copied.
             tag: A word to filter by, a str.
+            delay_ms: Readers get the message about this many milliseconds after it was stored, 366 days at most: the
+                broker that stores it counts them. 0: at once. The topic's `delay_max_ms` may allow less. A delayed
+                message is in no order with others, not even with those of its key. Its receipt has the time at which
+                it is due, and its origin. Messages with the same delay may share a batch.
+            due_ms: The time at which readers get the message, in milliseconds since 1970, in place of `delay_ms`. If
+                it has passed, they get it at once.
 
         Raises:
             IllegalMessageError: An argument has a type or a value that a message cannot hold; nothing was taken. It is
@@ -263,6 +272,7 @@ class Producer:
         If the call is cancelled, the message was not taken and is never stored.
         """
         self._check_home()
+        due_time_ms = checks.check_delay(delay_ms, due_ms)
         try:
             message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
             if partition is not None:
@@ -272,7 +282,7 @@ class Producer:
             message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
         if self._since_yield_bytes >= YIELD_BYTES or not self._backlog.has_room(message[0]):
             await self._wait_for_room(message[0])
-        return self._take(message, partition)
+        return self._take(message, partition, due_time_ms)
 
     def send_nowait(
         self,
@@ -282,6 +292,9 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
         tag: str | None = None,
+        *,
+        delay_ms: int | None = None,
+        due_ms: int | None = None,
     ) -> Delivery:
         """Take one message at once, or refuse it. Arguments and errors are those of `send`.
 
@@ -293,27 +306,28 @@ class Producer:
                 was taken.
         """
         self._check_home()
+        due_time_ms = checks.check_delay(delay_ms, due_ms)
         message = checks.check_message(value, key, timestamp_ms, headers, tag, self._limits)
         if not self._backlog.has_room(message[0]):
             raise OverloadedError(
                 f"{self._backlog.size_bytes} bytes of messages are not settled yet: the message was not taken; "
                 "send it again when some are settled, or raise buffer_size_bytes"
             )
-        return self._take(message, partition)
+        return self._take(message, partition, due_time_ms)
 
     async def _wait_for_room(self, size_bytes: int) -> None:
         """Wait in line for at least one turn of the loop. The message is not taken yet, so cancelling loses nothing."""
         self._since_yield_bytes = 0
         await self._backlog.wait_for_room(size_bytes)
 
-    def _take(self, message: Checked, partition: int | None) -> Delivery:
+    def _take(self, message: Checked, partition: int | None, due_time_ms: int) -> Delivery:
         target = self._partitioning.of_one(message[2], partition)
         size, value, key, timestamp_ms, headers, tag = message
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
         delivery = Delivery()
         try:
-            target.pending.add_one(value, key, timestamp_ms, headers, tag, delivery, size)
+            target.pending.add_one(value, key, timestamp_ms, headers, tag, delivery, size, due_time_ms)
             self._backlog.take(1, size)
             if not target.is_ready:
                 self._turns.make_ready(target)
@@ -330,6 +344,8 @@ class Producer:
         timestamps_ms: Sequence[int] | None = None,
         headers: Sequence[Headers | None] | None = None,
         tags: Sequence[str | None] | None = None,
+        *,
+        due_ms: Sequence[int | None] | None = None,
     ) -> Deliveries:
         """Take many messages at once, in their order. This costs far less than one `send` for each.
 
@@ -342,6 +358,8 @@ class Producer:
             timestamps_ms: A time for each message, in milliseconds since 1970. None: now.
             headers: Headers for each message.
             tags: A tag for each message.
+            due_ms: A due time for each message, as for `send`. 0 or None: the message is an ordinary one. Messages with
+                different due times are in different batches, which costs as much as one `send` for each.
 
         Raises:
             IllegalMessageError: A part of a message has a type or a value that a message cannot hold; none was taken.
@@ -362,6 +380,7 @@ class Producer:
 
         messages, size, groups = await self._allowed(checked)
         count = len(messages.values)
+        dues = checks.check_due_times(due_ms, count)
         deliveries = Deliveries(count)
         if not count:
             return deliveries
@@ -370,10 +389,10 @@ class Producer:
         if timestamps_ms is None:
             messages = messages._replace(timestamps_ms=[int(time.time() * 1000)] * count)
         try:
-            for target, positions in groups:
+            for target, positions, due_time_ms in _by_due_time(groups, dues):
                 part = messages.at(positions)
                 part_size = size if part is messages else part.size_bytes()
-                target.pending.add_many(part, deliveries.slice(positions), part_size)
+                target.pending.add_many(part, deliveries.slice(positions), part_size, due_time_ms)
                 self._backlog.take(len(positions), part_size)
                 self._turns.make_ready(target)
         except BaseException as exc:
@@ -556,6 +575,21 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close(None if kind is None else 0)
+
+
+def _by_due_time(
+    groups: Sequence[tuple[PartitionSender, Sequence[int]]], dues: Sequence[int] | None
+) -> Iterator[tuple[PartitionSender, Sequence[int], int]]:
+    """The messages of each partition, divided by their due times: a batch has only one."""
+    for target, positions in groups:
+        if dues is None:
+            yield target, positions, 0
+            continue
+        by_due_time: dict[int, list[int]] = {}
+        for position in positions:
+            by_due_time.setdefault(dues[position], []).append(position)
+        for due_time_ms, found in by_due_time.items():
+            yield target, found, due_time_ms
 
 
 def _refuse_rest(

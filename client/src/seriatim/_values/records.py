@@ -47,12 +47,17 @@ class Receipt(NamedTuple):
         timestamp_ms: The broker's append time, in ms since 1970; 0 if the broker answered a repeat.
         is_final: Whether it is certain that readers find the message at `offset`. Always False with an ack level below
             `REPLICATED`.
+        due_ms: When a delayed message is due, in ms since 1970, by the broker's clock. Until then readers pass it, and
+            later they find a copy of it at another offset. `offset` is where it was stored first: its *origin*, which
+            cancels it. 0: the message is not delayed, or was due when it was stored. None: the broker answered a
+            repeat of a delayed message, so this is not known.
     """
 
     partition: int
     offset: int
     timestamp_ms: int
     is_final: bool = False
+    due_ms: int | None = 0
 
     def __str__(self) -> str:
         return f"{self.partition}/{format_offset(self.offset)}"
@@ -69,6 +74,7 @@ class Part(NamedTuple):
         timestamp_ms: The broker's append time, in ms since 1970; 0 unless `ok`.
         error: Why the messages are not stored, or may not be; None if `ok`.
         is_final: Whether it is certain that readers find the messages at `offset`; see `Receipt`.
+        due_ms: When the messages are due; see `Receipt`. 0 unless `ok`.
     """
 
     partition: int
@@ -78,6 +84,7 @@ class Part(NamedTuple):
     timestamp_ms: int
     error: Exception | None
     is_final: bool = False
+    due_ms: int | None = 0
 
 
 class Message(NamedTuple):
