@@ -127,6 +127,7 @@ class MemoryCluster:
         older: The segments of each partition before the open one. If there are any, a page has older ones.
         dead: What was declared dead.
         removed: Which brokers were forgotten.
+        delays: Messages that were sent with a delay or a due time, with both.
         brokers: The brokers.
         broker_groups: By name; one that is not active loses a segment each time that it is counted.
         checks: What the gate says of each broker.
@@ -155,6 +156,7 @@ class MemoryCluster:
     older: tuple[Segment, ...] = ()
     dead: list[tuple[str | int, ...]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    delays: list[tuple[bytes | None, int | None, int | None]] = field(default_factory=list)
     brokers: tuple[Broker, ...] = (
         Broker("g0-0", "0123456789abcdef", "g0", 0, 4, "127.0.0.2:7000", admitted=True, live=True),
     )
@@ -291,8 +293,11 @@ class MemoryProducer:
         self.settings = ProducerSettings(partitioner=lambda key, count: sum(key) % count)
 
     async def send(
-        self, value: bytes | None, key: bytes | None, partition: int, *, headers: HeaderList | None
-    ) -> asyncio.Future[Receipt]:
+        self, value: bytes | None, key: bytes | None, partition: int, *, headers: HeaderList | None,
+        delay_ms: int | None, due_ms: int | None,
+    ) -> asyncio.Future[Receipt]:  # fmt: skip
+        if delay_ms is not None or due_ms is not None:
+            self._cluster.delays.append((value, delay_ms, due_ms))
         delivery: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         error = self._cluster.refuse.get(value or b"")
         if error is not None:
@@ -300,7 +305,8 @@ class MemoryProducer:
         else:
             log = self._cluster.logs[self._topic, partition]
             log.append(message_at(self._topic, partition, len(log), value, key, headers))
-            delivery.set_result(Receipt(partition, log[-1].offset, FIRST_S * 1000, True))
+            due_ms = due_ms or (FIRST_S * 1000 + delay_ms if delay_ms is not None else 0)
+            delivery.set_result(Receipt(partition, log[-1].offset, FIRST_S * 1000, True, due_ms))
         return delivery
 
     def master_of(self, partition: int) -> str:

@@ -149,6 +149,9 @@ def check_acts(cluster: MemoryCluster, directory: Path) -> None:
     assert cluster.dead == [("g0-0", 4, me), ("g0-0", 4, me, "reaped")]
     assert cluster.removed == ["g0-1", "g0-1"]
     assert cluster.balanced == 2
+    noon_ms = 1_796_126_400_000
+    assert cluster.delays[:2] == [(b"soon", 500, None), (b"later", 90_000, None)]
+    assert cluster.delays[2:] == [(b"noon", None, noon_ms), (b"eve", None, noon_ms)]
     assert not cluster.writers
     row = json.loads((directory / "kept").read_text())
     assert (row["index"], row["key"], row["value"]) == (41, None, "dmFsdWU=")

@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import click
 from seriatim_api.errors import BadRequestError, MessageTooLargeError, SeriatimError
@@ -35,10 +36,13 @@ from seriatim.cli._operations.message_sources import (
     read_lines,
     split_key,
 )
+from seriatim.cli._options.amounts import DELAY
 from seriatim.cli._options.keys import KEY
+from seriatim.cli._options.places import TIME, Written
 from seriatim.cli._options.settings import Settings
 from seriatim.cli._options.written import WrittenType
 from seriatim.cli._rendering.meter import OutcomeName, SendMeter, describe
+from seriatim.cli._rendering.times import utc
 from seriatim.history import HistoryWriter
 
 STICKY_COUNT: Final = 100
@@ -70,6 +74,8 @@ class ProduceOptions:
     size_bytes: int | None
     verbose: bool
     header: tuple[tuple[str, bytes | None], ...] = ()
+    delay_ms: int | None = None
+    due_ms: int | None = None
     null: bytes | None = None
     """The value of a line that is sent as a message without a value."""
     typed: bool = False
@@ -109,6 +115,14 @@ class _Lines(click.File):
     help="A header of every message. May be repeated, also with the same name. Without =VALUE its value is null.",
 )
 @click.option("--null", help="Send a line whose value is this text as a message without a value.")
+@click.option(
+    "--delay",
+    "delay_ms",
+    type=DELAY,
+    metavar="DURATION",
+    help="Give each message to consumers this long after it is stored, not at once: 500ms, 30s, 12h, 40d.",
+)
+@click.option("--at", type=TIME, help="Give the messages to consumers at this time: 2026-12-01T10:00 (Z or +01:00).")
 @click.option("--rate", type=_RATE, help="The most messages per second: 500/s or 2k/s, say. [default: no limit]")
 @click.option("--count", type=click.IntRange(1), help="End after this many messages.")
 @click.option(
@@ -133,6 +147,8 @@ def produce(
     null: str | None,
     size_bytes: int | None,
     history_path: Path | None,
+    delay_ms: int | None,
+    at: Written | None,
     **given: Any,
 ) -> None:
     """Send the lines of FILE (or of the standard input) to TOPIC, each as one message.
@@ -140,7 +156,11 @@ def produce(
     At the end, or at Ctrl-C, the command waits until all messages are settled. Then it prints the outcomes, the
     latencies, and the longest time without an acknowledgement. A second Ctrl-C ends it at once. Exit status 1 if a
     message failed or its outcome is unknown.
+
+    Messages with --delay or --at wait on the disks of the brokers until they are due. If the time of --at is over, the
+    messages are ordinary ones.
     """
+    due_ms = _due_ms(settings, delay_ms, at, is_recorded=history_path is not None)
     if size_bytes is not None and (file is not None or key_separator is not None or null is not None):
         raise click.UsageError("--size generates messages: it cannot be used with FILE, --key-separator or --null")
     if key_separator == "":
@@ -149,6 +169,8 @@ def produce(
         key_separator=None if key_separator is None else key_separator.encode(),
         null=None if null is None else null.encode(),
         size_bytes=size_bytes,
+        delay_ms=delay_ms,
+        due_ms=due_ms,
         **given,
         typed=file is None and size_bytes is None and sys.stdin is not None and sys.stdin.isatty(),
     )
@@ -162,6 +184,23 @@ def produce(
         all_ok = run(_produce(settings, options, source, history))
     if not all_ok:
         click.get_current_context().exit(1)
+
+
+def _due_ms(settings: Settings, delay_ms: int | None, at: Written | None, *, is_recorded: bool) -> int | None:
+    """The time of `--at` in ms since 1970. Says on stderr which time was understood.
+
+    Raises:
+        click.UsageError: The options contradict each other.
+    """
+    if (delay_ms is not None or at is not None) and is_recorded:
+        raise click.UsageError("--history is for messages in their order, and delayed ones have none: leave one out")
+    if at is None:
+        return None
+    if delay_ms is not None:
+        raise click.UsageError("give --delay or --at, not both: a message has one time")
+    if not settings.as_json:
+        echo(f"# {at.explain()}", err=True)
+    return int(cast(datetime, at.at).timestamp() * 1000)
 
 
 def _history(path: Path, topic: str) -> HistoryWriter:
@@ -354,7 +393,14 @@ class Production:
         headers = list(self._options.header)
         if message_id is not None:
             headers.append((connection.MESSAGE_ID_HEADER, message_id.encode()))
-        delivery = await self._producer.send(message.value, message.key, partition, headers=headers or None)
+        delivery = await self._producer.send(
+            message.value,
+            message.key,
+            partition,
+            headers=headers or None,
+            delay_ms=self._options.delay_ms,
+            due_ms=self._options.due_ms,
+        )
         self._waiting.setdefault(partition, deque()).append(_Sent(delivery, message_id, sent_at))
         if partition not in self._settling:
             settling = self._tasks.create_task(self._settle(partition), name=f"outcomes-{partition}")
@@ -365,20 +411,20 @@ class Production:
         while waiting:
             sent = waiting[0]
             outcome: OutcomeName = "ok"
-            offset, error = None, ""
+            receipt, error = None, ""
             try:
-                offset = (await sent.delivery).offset
+                receipt = await sent.delivery
             except seriatim.SendError as failure:
                 outcome, error = "failed" if failure.outcome == "failed" else "unknown", str(failure)
             waiting.popleft()
             now = time.monotonic()
             self._meter.outcome(partition, outcome, sent.at, now)
             if self._history is not None and sent.message_id is not None:
-                self._history.outcome(sent.message_id, outcome, offset=offset)
+                self._history.outcome(sent.message_id, outcome, offset=None if receipt is None else receipt.offset)
             if error:
                 self._errors[error] = self._errors.get(error, 0) + 1
             if self._options.verbose:
-                self._print_outcome(outcome, partition, offset, (now - sent.at) * 1000, error)
+                self._print_outcome(outcome, partition, receipt, (now - sent.at) * 1000, error)
         del self._settling[partition]
 
     def _record_send(self, message: Message, partition: int) -> str | None:
@@ -398,17 +444,23 @@ class Production:
         return message_id
 
     def _print_outcome(
-        self, outcome: OutcomeName, partition: int, offset: int | None, latency_ms: float, error: str
+        self, outcome: OutcomeName, partition: int, receipt: seriatim.Receipt | None, latency_ms: float, error: str
     ) -> None:
-        place = None if offset is None else format_offset(offset)
+        place = None if receipt is None else format_offset(receipt.offset)
+        due_ms = receipt.due_ms if receipt is not None else 0
         if self._settings.as_json:
-            latency_ms = round(latency_ms, 2)
-            self._settings.emit(
-                {"outcome": outcome, "partition": partition, "offset": place, "ms": latency_ms, "error": error}
-            )
+            told = {
+                "outcome": outcome,
+                "partition": partition,
+                "offset": place,
+                "ms": round(latency_ms, 2),
+                "error": error,
+            }
+            self._settings.emit({**told, "due_ms": due_ms} if due_ms else told)
         else:
             where = f"{partition}  {place or '-':<12}"
-            say(f"{outcome:<7} {where} {latency_ms:8.2f} ms  {error}".rstrip())
+            due = f"due {utc(due_ms)}" if due_ms else ""
+            say(f"{outcome:<7} {where} {latency_ms:8.2f} ms  {error}{due}".rstrip())
 
     def finish(self) -> bool:
         """Print the summary. Returns whether every message is ok."""

@@ -24,7 +24,7 @@ from seriatim.cli._execution.coroutines import run
 from seriatim.cli._operations import broadcast_consumers, retention_change
 from seriatim.cli._options import attributes as attribute_options
 from seriatim.cli._options import delays as delay_options
-from seriatim.cli._options.places import PLACE, Written
+from seriatim.cli._options.places import TIME, Written
 from seriatim.cli._options.settings import Settings
 from seriatim.cli._rendering.output import chain_fields, draw, pick
 from seriatim.cli._rendering.times import utc
@@ -115,7 +115,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
 
 @topic.command()
 @click.argument("name")
-@click.option("--at", type=PLACE, help="Also show the place of a time: 2026-11-22T10:00 (Z or +01:00), or -15m.")
+@click.option("--at", type=TIME, help="Also show the place of a time: 2026-11-22T10:00 (Z or +01:00), or -15m.")
 @click.pass_obj
 def offsets(settings: Settings, name: str, at: Written | None) -> None:
     """Show where each partition of the topic NAME begins and ends, and how many messages it has.
@@ -123,8 +123,6 @@ def offsets(settings: Settings, name: str, at: Written | None) -> None:
     Times are append times: when the broker took a message. The place of a time is the first message at or after it. A
     `*` after an end means that a segment is not settled yet. Messages after it cannot be read until it is.
     """
-    if at is not None and not isinstance(at.at, datetime):
-        raise click.UsageError(f"--at takes a time, not {at.text!r}")
     if at is not None and not settings.as_json:
         echo(f"# {at.explain()}", err=True)
 

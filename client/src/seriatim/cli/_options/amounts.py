@@ -108,18 +108,25 @@ DURATION: Final = WrittenType("DURATION", int, _read_duration)
 """A duration, in ms."""
 
 
-def _read_delay(text: str) -> int:
-    if text.strip().lower() in ("0", "none"):
-        return 0
+def _read_delay(text: str, what: str, or_else: str = "") -> int:
     with suppress(ValueError):
         found = parse_duration_ms(text)
         if 0 < found <= DELAY_MAX_MS_MAX:
             return found
-    raise ValueError(f"{text!r} is no limit of delays: write 12h, 40d or the like, at most 366d; or 0 for no delays")
+    raise ValueError(f"{text!r} is no {what}: write 500ms, 12h, 40d or the like, at most 366d{or_else}")
 
 
-DELAY: Final = WrittenType("DURATION", int, _read_delay)
-"""The longest delay of a topic, in ms."""
+def _read_delay_max(text: str) -> int:
+    if text.strip().lower() in ("0", "none"):
+        return 0
+    return _read_delay(text, "limit of delays", "; or 0 for no delays")
+
+
+DELAY: Final = WrittenType("DURATION", int, lambda text: _read_delay(text, "delay"))
+"""The delay of a message, in ms."""
+
+DELAY_MAX: Final = WrittenType("DURATION", int, _read_delay_max)
+"""The longest delay of a topic, in ms; 0: no delayed messages."""
 
 
 def size_type(least: int) -> WrittenType[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from seriatim_api.delay_limits import DelayLimits
 
-from seriatim.cli._options.amounts import DELAY, format_duration
+from seriatim.cli._options.amounts import DELAY_MAX, format_duration
 
 if TYPE_CHECKING:
     from seriatim import TopicSettings
@@ -22,7 +22,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="How many delayed messages of a partition may wait. [default of a new topic: 10,000,000]",
         ),
         click.option(
-            "--delay-max", "delay_max_ms", type=DELAY, metavar="DURATION",
+            "--delay-max", "delay_max_ms", type=DELAY_MAX, metavar="DURATION",
             help="The longest delay of a message: 90s, 12h, 40d, at most 366d. 0: the topic takes no delayed messages. "
             "[default of a new topic: 40d]",
         ),

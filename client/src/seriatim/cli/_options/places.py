@@ -6,6 +6,7 @@ earliest  latest  3:1200  -15m  "2h ago"  2026-11-22T10:00  2026-11-22T10:00Z  2
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
@@ -115,3 +116,15 @@ def next_offset(row: GroupPartition) -> int | None:
 
 PLACE: Final = WrittenType("place", Written, lambda text: parse(text, datetime.now().astimezone()))
 """A place."""
+
+
+def _time(text: str) -> Written:
+    with suppress(ValueError):
+        found = parse(text, datetime.now().astimezone())
+        if isinstance(found.at, datetime):
+            return found
+    raise ValueError(f"{text!r} is no time: write 2026-11-22T10:00, with Z or +01:00, or how long ago (-15m)")
+
+
+TIME: Final = WrittenType("time", Written, _time)
+"""A place that is a time."""
