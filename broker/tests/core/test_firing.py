@@ -8,8 +8,8 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, parse_header
 from seriatim_api.delayed import CancelOutcome, fire_producer
-from seriatim_api.ids import make_offset
-from seriatim_broker.core.state.delayed import ROWS_MAX, Ahead
+from seriatim_api.ids import INDEX_MAX, make_offset
+from seriatim_broker.core.state.delayed import ALL, ROWS_MAX, Ahead
 from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -345,3 +345,9 @@ def test_rows_in_memory_have_a_limit() -> None:
 def test_the_name_of_a_ledger_is_no_name_of_a_group() -> None:
     assert is_ledger_name(NAME)
     assert not is_ledger_name("delayed")
+
+
+def test_a_read_before_the_first_message_names_an_index_that_can_be() -> None:
+    ahead = Ahead(upto=ALL)
+    ahead.add(DueRow(500, 0, 1, 1), 100)
+    assert ahead.upto == (499, INDEX_MAX)

@@ -102,7 +102,7 @@ class Ahead(State):
                     self.rows = sorted(self.rows)[: ROWS_MAX // 2]
                     self.upto, self.next_due_ms = self.rows[-1][:2], self.rows[-1].due_ms
                 return
-            self.upto = (row.due_ms, row.index - 1)
+            self.upto = just_before(row)
         self.next_due_ms = min(self.next_due_ms, row.due_ms)
 
     def end_read(self, rows: Sequence[DueRow], *, is_all: bool, horizon_ms: int) -> None:
@@ -113,10 +113,15 @@ class Ahead(State):
         known = {row.index for row in self.rows}
         for row in rows:
             if row.due_ms > horizon_ms:
-                self.upto, self.next_due_ms = (row.due_ms, row.index - 1), row.due_ms
+                self.upto, self.next_due_ms = just_before(row), row.due_ms
                 return
             if row.index not in known:
                 heapq.heappush(self.rows, row)
+
+
+def just_before(row: DueRow) -> tuple[int, int]:
+    """A due time and an index: rows after these begin with this one."""
+    return (row.due_ms, row.index - 1) if row.index else (row.due_ms - 1, INDEX_MAX)
 
 
 class Cancelling(NamedTuple):
