@@ -31,7 +31,7 @@ from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_k
 from ..consumers.ranges import range_reads, surveys
 from ..control import drain, holdings, orders, retention
 from ..copies import copying, gaps, producer_tables, repair, settle
-from ..delayed import cancelling, firing, ledger
+from ..delayed import cancelling, firing, ledger, listing
 from ..peers import lanes, right
 from ..state.broker import BrokerState
 from ..state.consumers import KeyedServed
@@ -286,6 +286,8 @@ EVENTS: dict[type, Handler] = {
     # clients
     ev.Append: _append,
     dm.CancelDelayed: _at(cancelling.cancel),
+    dm.ListFiring: _at(listing.list_firing),
+    dm.FilterDelayed: _at(listing.filter_delayed),
     ev.ResolveProducer: _at(routes.on_resolve),
     ev.ResolveConsumer: _at(questions.on_resolve),
     ev.DescribeConsumerGroup: _at(questions.on_describe),

@@ -86,6 +86,39 @@ class DelayedCancelled:
     offset: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class FiringListed:
+    """The answer to `ListFiring`.
+
+    Attributes:
+        request: The request.
+        segments: Those with delayed messages that are served here. All rows up to the due time and the index with each
+            are done with.
+        unserved: Those that are not served here now.
+        cancelled_count: How many messages of the segments were cancelled.
+    """
+
+    request: int
+    segments: tuple[tuple[int, tuple[int, int]], ...]
+    unserved: tuple[int, ...]
+    cancelled_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedFiltered:
+    """The answer to `FilterDelayed`: rows with what is left of their messages, the first index of these, and how many.
+
+    Attributes:
+        request: The request.
+        rows: The rows of which something is left.
+        error: Why there are none; None: all are there.
+    """
+
+    request: int
+    rows: tuple[DueRow, ...]
+    error: SeriatimError | None
+
+
 # ---- events ---------------------------------------------------------------------------------------------
 
 
@@ -142,3 +175,25 @@ class CancelDelayed:
     request: int
     partition: PartitionId
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListFiring:
+    """Which of these segments have delayed messages that are served here? Answered by `FiringListed`."""
+
+    request: int
+    partition: PartitionId
+    segments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterDelayed:
+    """What is left of these rows of a segment that is served here? Answered by `DelayedFiltered`."""
+
+    request: int
+    partition: PartitionId
+    segment_no: int
+    rows: tuple[DueRow, ...]
+
+
+DelayedEvent = DueRead | RunRead | DelayedFound | RunsStored | CancelDelayed | ListFiring | FilterDelayed

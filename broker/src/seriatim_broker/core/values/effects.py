@@ -15,7 +15,15 @@ from seriatim_api.ids import PartitionId, RunId
 from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
-from .delayed_messages import DelayedCancelled, FindDelayed, FireRuns, ReadDue, ReadRun
+from .delayed_messages import (
+    DelayedCancelled,
+    DelayedFiltered,
+    FindDelayed,
+    FireRuns,
+    FiringListed,
+    ReadDue,
+    ReadRun,
+)
 from .events import ConsumerGroupOperation, CursorRecord
 from .keyed import ConsumerMode, DeadLetter, KeyCounts, KeyGrant, WaitingKey
 from .log import Batch, SafeCursor, Write
@@ -762,6 +770,8 @@ Effect = (
     | FindDelayed
     | FireRuns
     | DelayedCancelled
+    | FiringListed
+    | DelayedFiltered
     | ReadChain
     | WriteChain
     | ReadCertificate

@@ -12,7 +12,7 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.publications import StagedBatches
 
 from .chain import Chain
-from .delayed_messages import CancelDelayed, DelayedFound, DueRead, RunRead, RunsStored
+from .delayed_messages import DelayedEvent
 from .delays import DELAYS_DEFAULT, KnownDelayLimits
 from .deleted import DeletedPartitions
 from .keyed import (
@@ -1045,11 +1045,7 @@ Event = (
     | RowsRead
     | DeadLetterRead
     | ForwardsDone
-    | DueRead
-    | RunRead
-    | DelayedFound
-    | RunsStored
-    | CancelDelayed
+    | DelayedEvent
     | ChainRead
     | ChainWritten
     | CertificateRead

@@ -73,6 +73,8 @@ Reply = (
     | fx.PartitionSurveyed
     | fx.CarriedOut
     | dm.DelayedCancelled
+    | dm.FiringListed
+    | dm.DelayedFiltered
 )
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 

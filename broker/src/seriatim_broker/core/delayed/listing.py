@@ -1,0 +1,67 @@
+"""Listing: what is still delayed in the segments that this broker serves.
+
+The rows on the disk say what was delayed when it was stored. The server of the segment says what is left of it.
+"""
+
+from __future__ import annotations
+
+from seriatim_api import errors
+
+from ..state.broker import BrokerState
+from ..state.delayed import ALL, Firing, just_before
+from ..state.partition import Partition
+from ..state.segment_log import SegmentLog
+from ..values.delayed_messages import DelayedFiltered, FilterDelayed, FiringListed, ListFiring
+from ..values.log import DueRow
+from . import serving
+
+
+def list_firing(broker: BrokerState, partition: Partition, event: ListFiring) -> None:
+    """Which of the segments with delayed messages are served here, and from where on rows of theirs may be left."""
+    chain = partition.chain
+    served: list[tuple[int, tuple[int, int]]] = []
+    unserved: list[int] = []
+    cancelled_count = 0
+    for no in event.segments:
+        segment, log = chain.segment(no) if chain is not None else None, partition.logs.get(no)
+        if segment is None or not serving.is_server(broker, segment):
+            unserved.append(no)
+        elif log is not None and log.has_delayed:
+            firing = serving.take_up(broker, partition, no)
+            if firing is None:
+                unserved.append(no)
+                continue
+            begin = _begin(firing, log)
+            if begin < ALL:
+                served.append((no, begin))
+            cancelled_count += sum(bits.bit_count() for bits in firing.cancelled.blocks.values())
+    if chain is None:
+        partition.read_chain(broker)
+    broker.out.emit(FiringListed(event.request, tuple(served), tuple(unserved), cancelled_count))
+
+
+def _begin(firing: Firing, log: SegmentLog) -> tuple[int, int]:
+    """A due time and an index: all rows up to there are passed, or in runs. `ALL`: nothing is left."""
+    known = min((*firing.ahead.rows[:1], *(log.fresh or ())), default=None)
+    return firing.ahead.upto if known is None else min(firing.ahead.upto, just_before(known))
+
+
+def filter_delayed(broker: BrokerState, partition: Partition, event: FilterDelayed) -> None:
+    """What is left of rows: not fired, not cancelled, and in no run."""
+    firing = serving.take_up(broker, partition, event.segment_no)
+    if firing is None:
+        error = errors.NotServingError(
+            f"segment {event.segment_no} is not served here", retry_after_ms=serving.RETRY_AFTER_MS
+        )
+        broker.out.emit(DelayedFiltered(event.request, (), error))
+        return
+    readable = partition.logs[event.segment_no].readable_below
+    left = [_left(firing, row) for row in event.rows if row.index < readable]
+    broker.out.emit(DelayedFiltered(event.request, tuple(row for row in left if row is not None), None))
+
+
+def _left(firing: Firing, row: DueRow) -> DueRow | None:
+    pieces = firing.left_of(row)
+    if not pieces:
+        return None
+    return row._replace(index=pieces[0].first, message_count=sum(piece.message_count for piece in pieces))
