@@ -18,7 +18,13 @@ from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_api.network.tls import TlsSource
 from seriatim_api.network.tls_contexts import TlsContexts
 from seriatim_api.troubles import COORDINATOR_BEHIND, COORDINATOR_REFUSES, DISK_CONTRADICTS
-from seriatim_api.v1 import broker_pb2_grpc, dead_letters_pb2_grpc, operations_pb2_grpc, publications_pb2_grpc
+from seriatim_api.v1 import (
+    broker_pb2_grpc,
+    dead_letters_pb2_grpc,
+    delayed_pb2_grpc,
+    operations_pb2_grpc,
+    publications_pb2_grpc,
+)
 
 from .adapters.arrow_bodies import ArrowBodies
 from .adapters.crc import crc32c
@@ -60,6 +66,7 @@ from .rpc.servicers import rebuild_reports
 from .rpc.servicers.admin import AdminServicer
 from .rpc.servicers.balancing import BalancingServicer, measure_traffic
 from .rpc.servicers.dead_letters import DeadLettersServicer
+from .rpc.servicers.delayed import DelayedServicer
 from .rpc.servicers.operations import OperationsServicer
 from .rpc.servicers.publications import PublicationsServicer
 from .rpc.servicers.ranges import RangesServicer
@@ -502,6 +509,8 @@ class Broker:
         publications_pb2_grpc.add_PublicationsServicer_to_server(publications, server)  # type: ignore[no-untyped-call]
         dead_letters = DeadLettersServicer(self._services, self._forwards, self._bodies, self._names)
         dead_letters_pb2_grpc.add_DeadLettersServicer_to_server(dead_letters, server)  # type: ignore[no-untyped-call]
+        delayed = DelayedServicer(self._services, self._calls, addresses)
+        delayed_pb2_grpc.add_DelayedServicer_to_server(delayed, server)  # type: ignore[no-untyped-call]
         balancing = BalancingServicer(self._services, self._controller, self._calls)
         operations_pb2_grpc.add_BalancingServicer_to_server(balancing, server)  # type: ignore[no-untyped-call]
         self._open_port(server, listen)

@@ -13,6 +13,7 @@ from seriatim_api.status import METADATA_KEY, from_status
 from seriatim_api.v1 import (
     broker_pb2_grpc,
     dead_letters_pb2_grpc,
+    delayed_pb2_grpc,
     operations_pb2_grpc,
     publications_pb2_grpc,
     ranges_pb2_grpc,
@@ -76,6 +77,10 @@ class BrokerCalls:
     async def dead_letters(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
         """Call a method of `DeadLetters` in the same way."""
         return await self._call(dead_letters_pb2_grpc.DeadLettersStub, broker, method, request, deadline_s, None)
+
+    async def delayed(self, broker: str, method: str, request: Any, deadline_s: float) -> Any:
+        """Call a method of `Delayed` in the same way."""
+        return await self._call(delayed_pb2_grpc.DelayedStub, broker, method, request, deadline_s, None)
 
     async def _call(
         self,

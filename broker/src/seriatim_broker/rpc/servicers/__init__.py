@@ -10,6 +10,7 @@ consumer_group_operations  rewind, skip, pause and resume, and plans of what the
 consumer_group_targets     the place of a target (earliest, latest, an offset or a time) in each partition
 consumer_group_keys        waiting keys are listed, released and passed over
 dead_letters               dead letters are replayed and dropped; forwarded batches come in
+delayed                    delayed messages are cancelled and listed
 publications               writers and publications
 ranges                     offsets, plans and reads of ranges
 routing                    where to append and where to consume

@@ -1,4 +1,7 @@
-"""The limits of topics, by partition: of delays, and of sizes as far as they are below what this broker takes."""
+"""What brokers look up of topics at each request, and know without a question: their partitions, and their limits.
+
+The limits are by partition: of delays, and of sizes as far as they are below what this broker takes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,12 @@ class TopicLimits:
         self.is_current: Callable[[], bool] = lambda: False
         self._batch_bytes_max = batch_bytes_max
         self._by_partition: dict[int, tuple[SizeLimits | None, DelayLimits]] = {}
-        self._partitions: dict[str, tuple[int, ...]] = {}
+        self._partitions: dict[str, tuple[int, ...]] = {}  # of topics with other limits than most
+        self._ready: dict[str, tuple[int, ...]] = {}  # partition ids of all topics that are ready
+
+    def partitions_of(self, topic: str) -> tuple[int, ...]:
+        """The ids of a topic's partitions; none if it is not known that there is such a topic."""
+        return self._ready.get(topic, ()) if self.is_current() else ()
 
     def of(self, partition: int) -> SizeLimits | None:
         """The limits of sizes of a partition's topic; None if it has no lower ones than this broker."""
@@ -48,8 +56,11 @@ class TopicLimits:
         """A topic was made, changed or deleted (None)."""
         for partition in self._partitions.pop(topic, ()):
             del self._by_partition[partition]
+        self._ready.pop(topic, None)
         if record is None:
             return
+        if record.state == records_pb2.TOPIC_STATE_READY:
+            self._ready[topic] = tuple(record.partition_ids)
         limits = self.of_settings(record.settings), delay_limits_of(record.settings)
         if limits != _DEFAULTS:
             partitions = (*record.partition_ids, *record.growing_partition_ids)

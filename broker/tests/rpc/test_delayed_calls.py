@@ -1,0 +1,287 @@
+"""Calls about delayed messages: the way to the server of a segment, and pages that are merged from several servers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+import pytest
+from seriatim_api import errors
+from seriatim_api.delayed import CancelOutcome
+from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, MemberId, make_offset
+from seriatim_api.v1 import delayed_pb2, records_pb2
+from seriatim_broker.core.values import delayed_messages as dm
+from seriatim_broker.core.values.delayed_messages import CancelDelayed, FilterDelayed, ListFiring
+from seriatim_broker.core.values.log import DueRow
+from seriatim_broker.core.values.segment import Segment, SegmentState
+from seriatim_broker.rpc.calls.outbound import FORWARDED_KEY
+from seriatim_broker.rpc.servicers import delayed
+from seriatim_broker.rpc.servicers.delayed import DelayedServicer
+from seriatim_broker.runtime.coordinator.topic_limits import TopicLimits
+
+OWN = "g0-0"
+AT = make_offset(1, 5)
+CANCELLED = delayed_pb2.CANCEL_RESULT_CANCELLED
+OPEN, SEALED, UNSETTLED, LOST = SegmentState.OPEN, SegmentState.SEALED, SegmentState.UNSETTLED, SegmentState.LOST
+
+
+class RefusedError(Exception):
+    """The call was refused."""
+
+
+class Context:
+    """A call, which another broker passed on or not."""
+
+    def __init__(self, *, is_forwarded: bool = False, left_s: float = 2.0) -> None:
+        self._metadata = ((FORWARDED_KEY, "g9-9"),) if is_forwarded else ()
+        self._left_s = left_s
+
+    def time_remaining(self) -> float:
+        return self._left_s
+
+    def invocation_metadata(self) -> tuple[Any, ...]:
+        return self._metadata
+
+    async def abort(self, _code: object, details: str, _metadata: Any = ()) -> NoReturn:
+        raise RefusedError(details)
+
+
+class Cluster:
+    """This broker, and others. Cores and coordinator answer what a test gives them."""
+
+    def __init__(self) -> None:
+        self.identity = SimpleNamespace(member=MemberId(OWN, "a" * 32))
+        self.topic_limits = TopicLimits(1 << 20)
+        self.topic_limits.is_current = lambda: True
+        ready = records_pb2.TopicRecord(state=records_pb2.TOPIC_STATE_READY, partition_ids=(7,))
+        self.topic_limits.change("t", ready)
+        self.topics_read: list[str] = []
+        self.segments: list[Any] = []
+        self.cancels: list[Any] = []  # what the core answers: outcome, error, server, offset
+        self.answers: list[Any] = []  # of other brokers
+        self.called: list[tuple[str, Any]] = []
+        self.rows: dict[int, list[DueRow]] = {}  # by segment
+        self.gone: set[DueRow] = set()
+        self.begins: dict[int, tuple[int, int]] = {}
+        self.unserved: set[int] = set()
+        self.read_count = 0
+        self.storage = self
+        addresses = SimpleNamespace(of=lambda broker: f"{broker}:1")
+        self.servicer = DelayedServicer(cast(Any, self), cast(Any, self), cast(Any, addresses))
+
+    async def topic(self, name: str) -> records_pb2.TopicRecord:
+        self.topics_read.append(name)
+        if name not in ("t", "new"):
+            raise errors.UnknownTopicError("there is no such topic")
+        return records_pb2.TopicRecord(partition_ids=(7,))
+
+    async def chains(self, partitions: Any) -> list[Any]:
+        assert list(partitions) == [7]
+        by_no = {segment.no: segment for segment in self.segments}
+        return [SimpleNamespace(segments=self.segments, segment=by_no.get)] if self.segments else []
+
+    async def ask_core(self, event_of: Any, deadline_s: float) -> Any:
+        assert deadline_s > 0
+        event = event_of(1)
+        assert event.partition == 7
+        if isinstance(event, CancelDelayed):
+            outcome, error, *more = self.cancels.pop(0)
+            self.called.append((OWN, event.offset))
+            return dm.DelayedCancelled(1, outcome, error, *more)
+        if isinstance(event, ListFiring):
+            served = [no for no in event.segments if no in self.rows and no not in self.unserved]
+            unserved = tuple(no for no in event.segments if no in self.unserved)
+            return dm.FiringListed(1, tuple((no, self.begins.get(no, (0, 0))) for no in served), unserved, len(served))
+        assert isinstance(event, FilterDelayed)
+        return dm.DelayedFiltered(1, tuple(row for row in event.rows if row not in self.gone), None)
+
+    async def read_due(self, _partition: int, no: int, after: Any, until_ms: int, count: int) -> list[DueRow]:
+        rows = [row for row in sorted(self.rows[no]) if row[:2] > after and row.due_ms <= until_ms][:count]
+        self.read_count += len(rows)
+        return rows
+
+    async def delayed(self, broker: str, _method: str, request: Any, deadline_s: float) -> Any:
+        assert deadline_s > 0
+        self.called.append((broker, getattr(request, "offset", None) or list(request.segments)))
+        answer = self.answers.pop(0)
+        if isinstance(answer, errors.SeriatimError):
+            raise answer
+        return answer
+
+    async def cancel(self, context: Context | None = None, **more: Any) -> delayed_pb2.CancelDelayedResponse:
+        wanted = {"topic": "t", "partition": 0, "offset": AT} | more
+        return await self.servicer.CancelDelayed(delayed_pb2.CancelDelayedRequest(**wanted), context or Context())
+
+    async def list(self, context: Context | None = None, **more: Any) -> delayed_pb2.ListDelayedResponse:
+        request = delayed_pb2.ListDelayedRequest(**({"topic": "t", "partition": 0} | more))
+        return await self.servicer.ListDelayed(request, context or Context())
+
+    async def pages(self, limit: int, **more: Any) -> list[tuple[int, int]]:
+        """All that is listed, page by page."""
+        found: list[tuple[int, int]] = []
+        after: Any = None
+        while True:
+            page = await self.list(limit=limit, after=after, **more)
+            assert len(page.rows) <= limit
+            found += [(row.due_ms, row.offset) for row in page.rows]
+            if not page.HasField("next"):
+                return found
+            after = page.next
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def segment_at(no: int, broker: str, state: SegmentState = SEALED) -> Segment:
+    member = MemberId(broker, "a" * 32)
+    return Segment(no, b"a" * 16, "g", (member,), 1, state, 0, member, 1, (member,), 5)
+
+
+def elsewhere(server: str = "g1-0") -> tuple[Any, ...]:
+    return None, errors.GroupHeadElsewhereError("elsewhere"), server
+
+
+# ---- cancel ---------------------------------------------------------------------------------------------
+
+
+async def test_the_own_core_answers_without_a_read_of_the_coordinator(cluster: Cluster) -> None:
+    cluster.cancels = [(outcome, None) for outcome in CancelOutcome]
+    answers = [await cluster.cancel() for _ in CancelOutcome]
+    assert [answer.result for answer in answers] == [1, 2, 3]
+    assert {answer.server_address for answer in answers} == {"g0-0:1"}
+    assert cluster.topics_read == []
+
+
+async def test_a_cancellation_is_passed_on_to_the_server_that_the_core_names(cluster: Cluster) -> None:
+    cluster.cancels = [elsewhere()]
+    cluster.answers = [delayed_pb2.CancelDelayedResponse(result=CANCELLED, server_address="unreachable:9")]
+    answer = await cluster.cancel()
+    assert (answer.result, answer.server_address) == (CANCELLED, "g1-0:1")
+    assert cluster.called == [(OWN, AT), ("g1-0", AT)]
+
+
+async def test_the_coordinator_names_the_server_if_the_core_does_not_know_the_segment(cluster: Cluster) -> None:
+    cluster.segments = [segment_at(1, "g2-0")]
+    cluster.cancels = [(None, errors.NotServingError("not known"))]
+    cluster.answers = [delayed_pb2.CancelDelayedResponse(result=CANCELLED)]
+    assert (await cluster.cancel()).result == CANCELLED
+    assert cluster.called[1:] == [("g2-0", AT)]
+
+
+async def test_a_cancellation_is_tried_again_until_a_server_answers(cluster: Cluster) -> None:
+    cluster.segments = [segment_at(1, OWN)]
+    cluster.cancels = [
+        (None, errors.NotServingError("not settled", retry_after_ms=1)), elsewhere(), elsewhere(),
+        (CancelOutcome.TOO_LATE, None),
+    ]  # fmt: skip
+    cluster.answers = [errors.UnavailableError("dead"), errors.GroupHeadElsewhereError("not here")]
+    assert (await cluster.cancel()).result == delayed_pb2.CANCEL_RESULT_TOO_LATE
+    cluster.cancels = [(None, errors.NotServingError("not settled", retry_after_ms=30))] * 9
+    with pytest.raises(RefusedError, match="not settled"):
+        await cluster.cancel(Context(left_s=0.05))
+
+
+async def test_a_message_that_was_stored_earlier_is_cancelled_there(cluster: Cluster) -> None:
+    earlier = make_offset(1, 2)
+    stored = (None, errors.OutcomeUnknownError("earlier"), "", earlier)
+    cluster.cancels = [stored, (CancelOutcome.CANCELLED, None)]
+    assert (await cluster.cancel(offset=make_offset(2, 9))).result == CANCELLED
+    assert [offset for _, offset in cluster.called] == [make_offset(2, 9), earlier]
+    cluster.cancels, cluster.called = [elsewhere(), (CancelOutcome.CANCELLED, None)], []
+    cluster.answers = [delayed_pb2.CancelDelayedResponse(stored_at=earlier)]
+    assert (await cluster.cancel(offset=make_offset(2, 9))).result == CANCELLED
+    assert cluster.called[-1] == (OWN, earlier)
+
+
+async def test_a_call_that_was_passed_on_stays_here(cluster: Cluster) -> None:
+    cluster.cancels = [elsewhere(), (None, errors.OutcomeUnknownError("earlier"), "", 77)]
+    with pytest.raises(RefusedError, match="elsewhere"):
+        await cluster.cancel(Context(is_forwarded=True))
+    answer = await cluster.cancel(Context(is_forwarded=True))
+    assert (answer.result, answer.stored_at) == (0, 77)
+    assert [broker for broker, _ in cluster.called] == [OWN, OWN]
+
+
+async def test_requests_about_what_cannot_be_are_refused(cluster: Cluster) -> None:
+    for wrong in (
+        {"offset": OFFSET_MAX + 1},
+        {"partition": 1},
+        {"topic": "nowhere"},
+        {"topic": "a b"},
+    ):
+        with pytest.raises(RefusedError):
+            await cluster.cancel(**wrong)
+    for bad in ({"partition": 1}, {"limit": 10_001}, {"until_ms": -1}, {"after": {"offset": OFFSET_MAX + 1}}):
+        with pytest.raises(RefusedError):
+            await cluster.list(**bad)
+    assert cluster.called == []
+    cluster.cancels = [(CancelOutcome.CANCELLED, None)]
+    await cluster.cancel(topic="new")
+    assert cluster.topics_read[-1] == "new", "a topic that this broker does not know is read"
+
+
+# ---- list -----------------------------------------------------------------------------------------------
+
+
+def fill(cluster: Cluster) -> list[tuple[int, int]]:
+    """Rows in three segments that are served here. Returns the places of those that are left."""
+    cluster.segments = [segment_at(no, OWN) for no in (1, 2, 3)]
+    for no in (1, 2, 3):
+        cluster.rows[no] = [DueRow(10 + (7 * at + no) % 5, at, 2, 100) for at in range(0, 40, 2)]
+        cluster.gone.update(row for row in cluster.rows[no] if row.index % 6 == 0)
+    rows = [(row.due_ms, make_offset(no, row.index)) for no, rows in cluster.rows.items() for row in rows]
+    return sorted(place for place in rows if (place[1] & INDEX_MAX) % 6)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 1000])
+async def test_pages_are_together_what_is_left(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(delayed, "ROWS_PER_READ", 4)
+    monkeypatch.setattr(delayed, "ROWS_PER_CALL_MAX", 8)
+    places = fill(cluster)
+    assert await cluster.pages(limit) == places
+    assert await cluster.pages(limit, until_ms=12) == [place for place in places if place[0] <= 12]
+    cluster.begins[2] = (12, 0)
+    assert await cluster.pages(limit) == [one for one in places if one[1] >> 40 != 2 or one >= (12, make_offset(2, 1))]
+
+
+async def test_a_call_reads_a_limited_number_of_rows(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed, "ROWS_PER_READ", 4)
+    monkeypatch.setattr(delayed, "ROWS_PER_CALL_MAX", 8)
+    fill(cluster)
+    cluster.gone.update(row for rows in cluster.rows.values() for row in rows)
+    page = await cluster.list()
+    assert (len(page.rows), page.HasField("next"), cluster.read_count) == (0, True, 24)
+    assert await cluster.pages(1000) == []
+
+
+async def test_each_server_lists_its_segments_and_the_pages_are_merged(cluster: Cluster) -> None:
+    cluster.segments = [
+        segment_at(1, "g1-0"), segment_at(2, OWN), segment_at(3, "g1-0"), segment_at(4, "g2-0"),
+        segment_at(5, OWN, LOST), segment_at(6, OWN, UNSETTLED), segment_at(7, OWN, OPEN),
+    ]  # fmt: skip
+    cluster.rows = {2: [DueRow(due, due, 1, 9) for due in (1, 4, 9)], 7: []}
+    other = delayed_pb2.ListDelayedResponse(
+        rows=[delayed_pb2.DelayedMessages(due_ms=due, offset=make_offset(1, due)) for due in (2, 5)],
+        next=delayed_pb2.DelayedPlace(due_ms=5, offset=make_offset(1, 5)),
+        unserved=[3],
+        cancelled_count=2,
+    )
+    cluster.answers = [other, errors.UnavailableError("dead")]
+    page = await cluster.list()
+    assert [row.due_ms for row in page.rows] == [1, 2, 4, 5]
+    assert (page.next.due_ms, page.next.offset) == (5, make_offset(1, 5)), "9 may come after a row of g1-0"
+    assert list(page.unserved) == [3, 4, 6]
+    assert page.cancelled_count == 4
+    assert cluster.called == [("g1-0", [1, 3]), ("g2-0", [4])]
+
+
+async def test_a_list_that_was_passed_on_has_the_segments_of_this_server_only(cluster: Cluster) -> None:
+    fill(cluster)
+    cluster.unserved = {2}
+    page = await cluster.list(Context(is_forwarded=True), segments=[1, 2])
+    assert {row.offset >> 40 for row in page.rows} == {1}
+    assert (list(page.unserved), page.cancelled_count) == ([2], 1)
+    page = await cluster.list(Context(is_forwarded=True), segments=[1], after={"due_ms": 10, "offset": 0})
+    assert page.cancelled_count == 0, "only the first page has it"
