@@ -50,6 +50,8 @@ from typing import TYPE_CHECKING, Any, Final
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
+    from seriatim_api.delayed import CancelOutcome
+
     __version__: str
     from seriatim._admin.admin import Admin
     from seriatim._admin.broker_groups import BrokerGroup, BrokerGroupMember, RestartCheck
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from seriatim._runtime.opening import Opening
     from seriatim._values.consumer_group_settings import GroupKey, GroupSettings, KeyResult, RetryPolicy
     from seriatim._values.dead_letters import DeadLetter, ReplayedDeadLetter
+    from seriatim._values.delayed import DelayedMessages, DelayedStats
     from seriatim._values.errors import SendError, SendFailedError, SendUnknownError
     from seriatim._values.partitioner import Partitioner, partition_of_key
     from seriatim._values.records import (
@@ -112,6 +115,7 @@ __all__ = [
     "BrokerGroup",
     "BrokerGroupMember",
     "BrokerLoad",
+    "CancelOutcome",
     "Chain",
     "Chunk",
     "Client",
@@ -120,6 +124,8 @@ __all__ = [
     "ConsumerSettings",
     "Damage",
     "DeadLetter",
+    "DelayedMessages",
+    "DelayedStats",
     "Deliveries",
     "Delivery",
     "FetchedTable",
@@ -200,6 +206,9 @@ _HOMES: Final = {
     "RestartCheck": "seriatim._admin.broker_groups",
     "DeadLetter": "seriatim._values.dead_letters",
     "ReplayedDeadLetter": "seriatim._values.dead_letters",
+    "CancelOutcome": "seriatim_api.delayed",
+    "DelayedMessages": "seriatim._values.delayed",
+    "DelayedStats": "seriatim._values.delayed",
     "GroupKey": "seriatim._values.consumer_group_settings",
     "GroupSettings": "seriatim._values.consumer_group_settings",
     "KeyResult": "seriatim._values.consumer_group_settings",

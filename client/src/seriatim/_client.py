@@ -18,7 +18,7 @@ from seriatim_api.errors import (
     PreconditionError,
     UnsupportedModeError,
 )
-from seriatim_api.ids import check_name
+from seriatim_api.ids import OFFSET_MAX, check_name
 from seriatim_api.v1 import broker_pb2, common_pb2
 
 from seriatim._ranges import QUESTION_DEADLINE_S
@@ -27,7 +27,15 @@ from seriatim._runtime.opening import Opening
 from seriatim._transport.carriages import Carriages
 from seriatim._transport.channels import Channels
 from seriatim._transport.unary import Caller
-from seriatim._values.arguments import check_callback, check_partitions, check_text, check_whole, settings_of
+from seriatim._values.arguments import (
+    NUMBER_MAX,
+    check_callback,
+    check_number,
+    check_partitions,
+    check_text,
+    check_whole,
+    settings_of,
+)
 from seriatim._values.settings import (
     Compression,
     ConsumerOptions,
@@ -39,6 +47,8 @@ from seriatim._values.settings import (
 from seriatim._values.topics import told_topic
 
 if TYPE_CHECKING:
+    from seriatim_api.delayed import CancelOutcome
+
     from seriatim._admin.admin import Admin
     from seriatim._consuming.consumer import Consumer
     from seriatim._consuming.keyed_consumer import KeyedConsumer
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
     from seriatim._ranges.reader import RangeReader
     from seriatim._ranges.records import LostRange, PartitionOffset, RangePlan, RetainedRange
     from seriatim._transport.append import AppendLinks
+    from seriatim._transport.cancellations import Cancellations
     from seriatim._values.partitioner import Partitioner
     from seriatim._values.records import Assignment, Gap, GroupChange
     from seriatim._values.tls import Tls
@@ -76,6 +87,7 @@ class Client:
         self._carriages = Carriages(self._channels)
         self._caller = Caller(self._channels, bootstrap)
         self._links: AppendLinks | None = None  # until there is a producer
+        self._cancellations: Cancellations | None = None  # until a message is cancelled
         self._is_closed = False
         self._closers: list[Callable[[bool], Awaitable[Any]]] = []  # one for each that was opened; True: flush first
 
@@ -550,6 +562,43 @@ class Client:
         from seriatim._ranges import questions
 
         await questions.report_progress(self._caller, topic, group, offsets, incarnation, timeout_s)
+
+    async def cancel(
+        self, topic: str, partition: int, origin: int, *, timeout_s: float = QUESTION_DEADLINE_S
+    ) -> CancelOutcome:
+        """Call a delayed message back.
+
+        Args:
+            topic: The topic's name.
+            partition: The number of the message's partition.
+            origin: The offset in the receipt of the message. Each message of a batch has its own.
+            timeout_s: Seconds to wait for the answer (default 10).
+
+        Returns:
+            `CANCELLED`: no consumer is ever given the message. `TOO_LATE`: it was due, and consumers are given it, or
+            were. `NOT_FOUND`: there is no delayed message at this offset, or there is none any more. Each answer is
+            final: the same call again has the same answer, as long as the partition keeps the message.
+
+        Raises:
+            BadRequestError: `origin` is no offset, or another argument is over its limit.
+            UnknownTopicError: The cluster has no such topic.
+            IllegalNameError: A topic cannot have this name.
+            PartitionOutOfRangeError: The topic has fewer partitions.
+            RoutingError: No broker could cancel the message in time, for example because a segment before it is not
+                settled. It was cancelled or not: make the same call again.
+            UnavailableError: No broker answered in time. The same is true.
+
+        If the call is cancelled, the message may have been cancelled.
+        """
+        check_name(topic, "topic")
+        check_whole("partition", partition, 0, NUMBER_MAX)
+        check_whole("origin", origin, 0, OFFSET_MAX)
+        check_number("timeout_s", timeout_s, 0.001, "seconds")
+        if self._cancellations is None:
+            from seriatim._transport.cancellations import Cancellations
+
+            self._cancellations = Cancellations(self._caller)
+        return await self._cancellations.cancel(topic, partition, origin, timeout_s)
 
     def admin(self) -> Admin:
         """The administration of the cluster. It shares this client's connections and ends with the client."""

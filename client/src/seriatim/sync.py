@@ -388,6 +388,8 @@ class Admin(Held[admin.Admin]):
     dead_letters = iterates(admin.Admin.dead_letters)
     replay_dead_letters = waits(admin.Admin.replay_dead_letters)
     drop_dead_letters = waits(admin.Admin.drop_dead_letters)
+    delayed = iterates(admin.Admin.delayed)
+    delayed_stats = waits(admin.Admin.delayed_stats)
 
     balance = waits(admin.Admin.balance)
     describe_cluster = waits(admin.Admin.describe_cluster)
@@ -470,6 +472,7 @@ class Client(Held[asynchronous.Client]):
     offsets = waits(asynchronous.Client.offsets)
     retained = waits(asynchronous.Client.retained)
     plan_range = waits(asynchronous.Client.plan_range)
+    cancel = waits(asynchronous.Client.cancel)
     report_progress = waits(asynchronous.Client.report_progress)
 
     @overload

@@ -22,10 +22,13 @@ from seriatim import (
     Broker,
     BrokerGroup,
     BrokerGroupMember,
+    CancelOutcome,
     Chain,
     Cluster,
     Damage,
     DeadLetter,
+    DelayedMessages,
+    DelayedStats,
     GroupDescription,
     GroupKey,
     GroupPartition,
@@ -57,6 +60,7 @@ from seriatim import (
 from seriatim._recorder import Place, Recorder
 from seriatim._values.headers import HeaderList, headers_of
 from seriatim_api.errors import (
+    NotServingError,
     PositionUnknownError,
     PreconditionError,
     TopicExistsError,
@@ -140,6 +144,8 @@ class MemoryCluster:
         settings: Of groups, by topic and group.
         waiting: Keys that wait, by topic and group.
         letters: Dead letters of the topic `flights.keyed.dead`.
+        delayed: Delayed messages of the topic `flights`.
+        unserved: Segments without a server, by partition.
         remade: The dead letters are of a topic that was deleted and made again.
         unanswered: Partitions whose server does not answer when a group is moved.
         dropped: Of a partition: how many of its first messages retention dropped.
@@ -174,6 +180,8 @@ class MemoryCluster:
     settings: dict[tuple[str, str], GroupSettings] = field(default_factory=dict)
     waiting: dict[tuple[str, str], tuple[GroupKey, ...]] = field(default_factory=dict)
     letters: list[DeadLetter] = field(default_factory=list)
+    delayed: list[DelayedMessages] = field(default_factory=list)
+    unserved: dict[int, tuple[int, ...]] = field(default_factory=dict)
     remade: bool = False
     unanswered: tuple[int, ...] = ()
     dropped: dict[int, int] = field(default_factory=dict)
@@ -224,6 +232,16 @@ class MemoryClient:
             on_assignment(Assignment(topic, partition, True, make_offset(SEGMENT, 0)))
         is_keyed = mode in ("key_ordered", "shared")
         yield (MemoryKeyedConsumer if is_keyed else MemoryConsumer)(self._cluster, topic, group, self._recorder)
+
+    async def cancel(self, topic: str, partition: int, origin: int) -> CancelOutcome:
+        self._cluster.topic(topic)
+        if partition in self._cluster.unserved:
+            raise NotServingError("segment 3 is about to be served")
+        before, self._cluster.delayed = (
+            self._cluster.delayed,
+            [row for row in self._cluster.delayed if (row.partition, row.offset) != (partition, origin)],
+        )
+        return CancelOutcome.CANCELLED if before != self._cluster.delayed else CancelOutcome.TOO_LATE
 
     def _kept(self, topic: str, partition: int) -> tuple[int, int]:
         return self._cluster.dropped.get(partition, 0), len(self._cluster.logs[topic, partition])
@@ -604,6 +622,32 @@ class MemoryAdmin:
 
     async def drop_dead_letters(self, topic: str, letters: Sequence[DeadLetter]) -> None:
         self._cluster.letters = [letter for letter in self._cluster.letters if letter not in letters]
+
+    async def delayed(
+        self,
+        topic: str,
+        partition: int | None = None,
+        until: datetime | None = None,
+        *,
+        on_unserved: Callable[[int, tuple[int, ...]], None],
+    ) -> AsyncIterator[DelayedMessages]:
+        self._cluster.topic(topic)
+        for row in self._cluster.delayed:
+            is_due = until is None or row.due_ms <= until.timestamp() * 1000
+            if topic == "flights" and partition in (None, row.partition) and is_due:
+                yield row
+        for number, segments in self._cluster.unserved.items():
+            if topic == "flights" and partition in (None, number):
+                on_unserved(number, segments)
+
+    async def delayed_stats(self, topic: str) -> list[DelayedStats]:
+        found = []
+        for number in self._cluster.partitions(topic):
+            rows = [row async for row in self.delayed(topic, number, on_unserved=lambda *_: None)]
+            figures = sum(row.message_count for row in rows), sum(row.size_bytes for row in rows)
+            due_ms = min((row.due_ms for row in rows), default=None)
+            found.append(DelayedStats(number, *figures, due_ms, number, self._cluster.unserved.get(number, ())))
+        return found
 
     def _operate_keys(self, operation: str, keys: Sequence[GroupKey]) -> list[KeyResult]:
         results = []

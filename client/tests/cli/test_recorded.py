@@ -18,6 +18,7 @@ from seriatim import (
     BrokerLoad,
     Damage,
     DeadLetter,
+    DelayedMessages,
     GroupKey,
     GroupSettings,
     HeadMove,
@@ -36,6 +37,12 @@ from .test_commands import NEW, NIGHTLY, Run, cluster, run
 __all__ = ["cluster", "run"]
 
 RECORDED = Path(__file__).parent / "recorded"
+
+DELAYED = (
+    DelayedMessages(0, make_offset(3, 4), 1_700_000_000_000, 1, 292),
+    DelayedMessages(0, make_offset(2, 9), 4_000_000_000_000, 1_000, 65_536),
+    DelayedMessages(1, make_offset(3, 0), 1_700_000_000_000, 2, 400),
+)
 
 
 def fill(cluster: MemoryCluster) -> None:
@@ -72,6 +79,7 @@ def fill(cluster: MemoryCluster) -> None:
         letter_of(0, 6, b"N14228", b"two\nlines", index=9, value=b"x" * 3_000, history=True),
         letter_of(1, 0, None, b"", index=1),
     ]
+    cluster.delayed, cluster.unserved = list(DELAYED), {1: (1, 2)}
     retry = RetryPolicy(5, delays_ms=(1_000, 60_000), exhausted="park_key")
     cluster.settings["flights", "keyed"] = GroupSettings("key_ordered", retry)
     cluster.places["keyed", 0] = {

@@ -18,9 +18,10 @@ from seriatim_api import errors
 from ..fake_broker import FakeCluster, running
 
 PUBLIC = (
-    "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad Chain Chunk Client Cluster "
-    "Consumer ConsumerSettings Damage DeadLetter Deliveries Delivery HeadMove FetchedTable FlushResult Gap GiveUp "
-    "GroupChange GroupDescription GroupKey GroupPartition GroupSettings KeyResult KeyedBatch KeyedConsumer "
+    "AckLevel Admin Assignment Balance Broker BrokerGroup BrokerGroupMember BrokerLoad CancelOutcome Chain Chunk "
+    "Client Cluster Consumer ConsumerSettings Damage DeadLetter DelayedMessages DelayedStats Deliveries Delivery "
+    "HeadMove FetchedTable FlushResult Gap GiveUp GroupChange "
+    "GroupDescription GroupKey GroupPartition GroupSettings KeyResult KeyedBatch KeyedConsumer "
     "KeyedMessage "
     "LostRange Message MovePlan Opening "
     "OperatedPartition Part PartitionOffset Partitioner PlannedMove Producer ProducerSettings Published "

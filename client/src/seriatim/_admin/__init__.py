@@ -7,6 +7,7 @@ Each base class of `Admin` has the calls about one subject. `Admin` itself has t
     group_operations  the cursors of consumer groups: rewind, skip, pause, resume
     waiting_keys      keys of consumer groups that wait: list, release, pass over their first messages
     dead_letters      dead letters: list, replay, drop
+    delayed           delayed messages that wait: list, count
     writers           writers: list, describe, delete
     descriptions      the plain values that describe the cluster
 """

@@ -25,6 +25,7 @@ from seriatim_api.v1 import broker_pb2, common_pb2, operations_pb2, records_pb2
 from seriatim_api.wire.frames import read_batches
 
 from seriatim._admin.dead_letters import DeadLetterAdmin
+from seriatim._admin.delayed import DelayedAdmin
 from seriatim._admin.descriptions import (
     Balance,
     Broker,
@@ -88,7 +89,7 @@ _STATES: Final = {
 }
 
 
-class Admin(DeadLetterAdmin, ConsumerGroupKeys, WriterAdmin):
+class Admin(DeadLetterAdmin, ConsumerGroupKeys, DelayedAdmin, WriterAdmin):
     """Shows the cluster and changes it. Get one from `Client.admin`.
 
     Every method raises `UnavailableError` if no broker answered in time, and the error with which a broker refused the

@@ -284,6 +284,20 @@ class Caller:
         call = _Call(dead_letters_pb2_grpc.DeadLettersStub, method, request, timeout_s, is_slow=True, reads=True)
         return await self._call(call, None, None)
 
+    async def delayed(self, method: str, request: Any, timeout_s: float, first: str | None = None) -> Any:
+        """A call of the service for delayed messages. It may be sent again, because each answer is final.
+
+        Args:
+            method: The name of the method.
+            request: The request.
+            timeout_s: Seconds until the deadline.
+            first: The address of the broker to ask first.
+        """
+        from seriatim_api.v1 import delayed_pb2_grpc
+
+        call = _Call(delayed_pb2_grpc.DelayedStub, method, request, timeout_s, is_slow=True, reads=True)
+        return await self._call(call, first, None)
+
     async def publications(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the publications service. One outside `READS` is not sent again if a broker may have taken it."""
         from seriatim_api.v1 import publications_pb2_grpc

@@ -7,6 +7,7 @@ They ask no broker and know no other part of the client.
     settings                 how producers send and consumers read
     consumer_group_settings  how consumer groups are served, and keys of consumer groups that wait
     dead_letters             dead letters, and what became of those that were replayed
+    delayed                  delayed messages that wait
     partitioner              the partition of a key
     tls                      the files for TLS
     errors                   the errors of a send whose outcome is not `ok`

@@ -43,6 +43,7 @@ _OWN_COMMANDS: Final = {
     "chain": ("chain", "Draw chains, declare a lost segment a gap, read quarantined messages."),
     "group": ("group", "List, describe, create, rewind, skip, pause and delete consumer groups."),
     "dead-letter": ("dead_letter", "List, show, replay and drop messages on which a group failed for good."),
+    "delayed": ("delayed", "List and count messages that are delayed, and cancel them."),
     "writer": ("writer", "List writers, show what each has published, delete one."),
     "balance": ("balance", "Spread the open segments over the brokers, by traffic."),
     "broker-group": ("broker_group", "List, cordon, drain, activate and remove broker groups."),
