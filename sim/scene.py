@@ -22,6 +22,7 @@ from .people.operations import People
 from .people.parked_keys import KeyPeople
 from .programs.clients import Clients
 from .programs.dead_letters import Forwards
+from .programs.delayed import Delayed
 from .programs.population import Population
 from .publishing.environment import Publishing
 
@@ -39,6 +40,7 @@ class Scene:
     key_people: Sequence[KeyPeople]
     publishing: Publishing
     forwards: Forwards
+    delayed: Delayed
     copies: Copies
     health: Health
     draining: Draining

@@ -22,8 +22,10 @@ from .judge import Judge
 from .judge.modes import SHARED
 from .people.operations import People
 from .people.parked_keys import KeyPeople
+from .programs.carrier import Carrier
 from .programs.clients import Clients
 from .programs.dead_letters import Forwards
+from .programs.delayed import Delayed
 from .programs.population import Population
 from .programs.spread_consumers import SpreadConsumers
 from .publishing.environment import Publishing
@@ -98,13 +100,18 @@ class World:
         self.publishing = Publishing(setting, cluster, judge, clients)
         if options.writers:
             judge.publications = self.publishing.judge
-        self.forwards = Forwards(setting, cluster, judge, clients)
+        carrier = Carrier(setting, cluster, judge, clients)
+        self.forwards = Forwards(setting, judge, carrier)
+        self.delayed = Delayed(setting, cluster, judge, clients, carrier)
+        clients.on_delayed = self.delayed.stored
         self.copies = Copies(setting, cluster, judge)
         self.health = Health(setting, cluster, judge, clients, self.copies)
-        self.draining = Draining(setting, cluster, judge, self.copies, self.population, self.people, self.publishing)
+        self.draining = Draining(
+            setting, cluster, judge, self.copies, self.population, self.people, self.publishing, self.delayed
+        )
         self.scene = Scene(
             setting, cluster, judge, clients, self.population, self.people, self.key_people, self.publishing,
-            self.forwards, self.copies, self.health, self.draining,
+            self.forwards, self.delayed, self.copies, self.health, self.draining,
         )  # fmt: skip
         cluster.enter(self.scene)
 
@@ -189,6 +196,8 @@ class World:
         population.start_producers(options.batches_per_producer)
         if options.writers:
             self.publishing.start()
+        if options.delayed_share:
+            self.delayed.start()
         population.start_readers()
         SpreadConsumers(self.setting, self.clients, self.judge, population).start()
         for people in self.key_people if options.keyed_attempts else ():
@@ -229,6 +238,7 @@ class World:
         until_us = self.setting.schedule.now_us + bound_us
         while not self.draining.is_drained():
             if self.setting.schedule.now_us > until_us:
+                self.draining.check_pending()
                 raise Violation("I13", f"not drained {bound_us} us after the last fault: {self.draining.stuck()}")
             self.draining.send_behind_gaps()
             self.draining.run_until(self.setting.schedule.now_us + CHECK_US)

@@ -100,6 +100,10 @@ class CoreProcess(Process, Protocol):
 
     core: BrokerCore
 
+    @property
+    def wall_ms(self) -> int:
+        """What its wall clock shows."""
+
 
 class Broker(Protocol):
     """A slot of a broker group: its name, its disk, and the process that runs on it, if any.

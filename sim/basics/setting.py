@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.broker import BrokerCore
+from seriatim_broker.core.values.messages import FORM_DELAYED, FORMS
 
 from ..faults import Options
 from .distances import Distances
@@ -26,6 +27,7 @@ class Setting:
 
     Attributes:
         updates: A chance of its own for what was added after seeds of other draws were known.
+        forms: What all brokers say that they read.
         partitions: Those of the topic. A topic that is made again has others, and a topic that grows has more.
     """
 
@@ -40,12 +42,19 @@ class Setting:
         self.config = draw_limits(options, self.updates)
         self.partitions = [PartitionId(number + 1) for number in range(options.partition_count)]
         self.distances = Distances(seed, options)
+        self.forms = FORM_DELAYED if options.delayed_share else FORMS
+        clocks = random.Random(f"clock {seed}")
+        self._wrong_clock = clocks.choice([name for name, _ in self.slots()]) if options.one_clock_wrong else ""
 
     def slots(self) -> Iterator[tuple[str, str]]:
         """The name and the broker group of each broker."""
         for group in range(self.options.group_count):
             for slot in range(self.options.member_count):
                 yield f"g{group}-{slot}", f"g{group}"
+
+    def clock_is_right(self, name: str) -> bool:
+        """Whether the wall clock of the broker is that of the world."""
+        return bool(self._wrong_clock) and name != self._wrong_clock
 
     def new_incarnation(self) -> str:
         """The incarnation of an empty disk."""

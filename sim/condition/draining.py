@@ -12,6 +12,7 @@ from ..basics.schedule import Violation
 from ..basics.setting import Setting
 from ..judge import Judge
 from ..people.operations import People
+from ..programs.delayed import Delayed
 from ..programs.keyed_consumers import DELAYED_KEY
 from ..programs.population import Population
 from ..publishing.environment import Publishing
@@ -30,6 +31,7 @@ class Draining:
         population: Population,
         people: People,
         publishing: Publishing,
+        delayed: Delayed,
     ) -> None:
         self._setting = setting
         self._cluster = cluster
@@ -38,6 +40,7 @@ class Draining:
         self._population = population
         self._people = people
         self._publishing = publishing
+        self._delayed = delayed
         self._sent_behind: set[tuple[PartitionId, int]] = set()  # open segments after gaps that got a message
 
     def run_until(self, until_us: int) -> None:
@@ -80,6 +83,21 @@ class Draining:
         }
         return {group: messages for group, messages in lacking.items() if messages}
 
+    def _pending(self, chain: Chain, open_length: int) -> list[int]:
+        """The delayed messages that are neither fired nor cancelled."""
+        if not self._setting.options.delayed_share:
+            return []
+        rules = self._judge.rules
+        order = self._judge.replay(chain, open_length)
+        return rules.delayed.pending(chain.partition, rules.order.delayed(chain, open_length), order)
+
+    def check_pending(self) -> None:
+        """The run should be drained: what is acknowledged and pending would never be visible."""
+        for partition in self._setting.partitions:
+            chain = self._copies.chain(partition)
+            if not any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
+                self._judge.rules.delayed.never_fired(self._pending(chain, self._copies.open_length(chain)))
+
     def is_only_eligible(self, member: MemberId) -> bool:
         """Whether no other member may serve some segment: then only the certified end of its run helps."""
         return any(
@@ -90,7 +108,7 @@ class Draining:
 
     def is_drained(self) -> bool:
         """Whether all is settled, copied and read."""
-        if self._cluster.is_busy or not self._is_done() or not self._publishing.is_done:
+        if self._cluster.is_busy or not self._is_done() or not self._publishing.is_done or not self._delayed.is_done:
             return False
         for partition in self._setting.partitions:
             chain = self._copies.chain(partition)
@@ -103,7 +121,7 @@ class Draining:
                 return False
             if self._keyed_lack(partition, chain, length):
                 return False
-            if self._population.mode_lacks(partition, chain, length):
+            if self._population.mode_lacks(partition, chain, length) or self._pending(chain, length):
                 return False
             if not self._copies.has_two_copies(chain) or self._judge.untold(
                 partition, [*self._population.readers, *self._population.keyed_groups]
@@ -116,6 +134,7 @@ class Draining:
         parts = [f"{producer.name} waits" for producer in self._population.producers if not producer.is_done]
         parts += ["an operation on a group is not done"] if self._people.is_busy else []
         parts += [] if self._publishing.is_done else [self._publishing.stuck]
+        parts += [] if self._delayed.is_done else ["cancellations have no answer"]
         parts += [] if self._copies.is_agreed() else ["a disk that the chain contradicts has not read the record"]
         for partition in self._setting.partitions:
             chain = self._copies.chain(partition)
@@ -132,6 +151,9 @@ class Draining:
             lack_too = self._population.mode_lacks(partition, chain, self._copies.open_length(chain))
             if lack_too:
                 parts.append(f"the shared group lacks {len(lack_too)} in partition {partition}: {lack_too[:5]}")
+            pending = self._pending(chain, self._copies.open_length(chain))
+            if pending:
+                parts.append(f"{len(pending)} delayed messages wait in partition {partition}: {pending[:5]}")
             for group, lack in self._keyed_lack(partition, chain, self._copies.open_length(chain)).items():
                 parts.append(f"{group} lacks {len(lack)} in partition {partition}: {lack[:5]}")
             if not self._copies.has_two_copies(chain):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.ids import MemberId, split_offset
+from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import (
     DiskRoom,
@@ -32,6 +33,8 @@ from ..judge.watched_core import WatchedCore
 if TYPE_CHECKING:
     from .cluster import CoreCluster
     from .network import End
+
+Read = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter | dm.ReadDue | dm.ReadRun | dm.FindDelayed
 
 
 class Broker:
@@ -119,14 +122,29 @@ class Process:
         self._schedule = scene.setting.schedule
         rng = scene.setting.schedule.rng
         self._mono_offset_us = rng.randint(1_000_000, 50_000_000)
-        self._wall_offset_ms = WALL_MS_START + rng.randint(-500, 500)
+        wrong_ms = rng.randint(-500, 500)
+        self._wall_offset_ms = WALL_MS_START + (0 if scene.setting.clock_is_right(self.name) else wrong_ms)
         self._inbox: list[Event] = []
         self._wake_at_us: int | None = None
         self._flushing = False
         self._tokens: list[tuple[int, int]] = []
         self._durable_token = 0
         self._reported_token = 0
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers = self._make_handlers()
+        self.core = scene.setting.core_kind(
+            scene.setting.config,
+            broker.member,
+            broker.run,
+            rng.randbytes(12),
+            checksum,
+            broker.disk.recover(),
+            broker.suspect_before_run,
+        )
+        self.watched = WatchedCore(self.core, self, self._schedule, scene.judge)
+
+    def _make_handlers(self) -> dict[type, Callable[[Any], None]]:
+        """What carries out each effect."""
+        return {
             fx.Persist: self._persist,
             fx.Send: self._send,
             fx.Connect: self._connect,
@@ -137,6 +155,11 @@ class Process:
             fx.KeepMessage: lambda _effect: None,
             fx.ReadDeadLetter: self._read_log,
             fx.ForwardBatches: lambda effect: self._scene.forwards.send(self, effect),
+            dm.ReadDue: self._read_log,
+            dm.ReadRun: self._read_log,
+            dm.FindDelayed: self._read_log,
+            dm.FireRuns: lambda effect: self._scene.delayed.fire(self, effect),
+            dm.DelayedCancelled: self._answer_client,
             fx.ReadChain: self._ask_coordinator,
             fx.WriteChain: self._ask_coordinator,
             fx.ReadCertificate: self._ask_coordinator,
@@ -159,20 +182,15 @@ class Process:
             fx.Note: lambda effect: self._scene.forwards.noted(self, effect),
             fx.EndMemberRun: self._end_run,
         }
-        self.core = scene.setting.core_kind(
-            scene.setting.config,
-            broker.member,
-            broker.run,
-            rng.randbytes(12),
-            checksum,
-            broker.disk.recover(),
-            broker.suspect_before_run,
-        )
-        self.watched = WatchedCore(self.core, self, self._schedule, scene.judge)
 
     def _moment(self) -> Moment:
         now = self._schedule.now_us
-        return Moment(now + self._mono_offset_us, now // 1000 + self._wall_offset_ms)
+        return Moment(now + self._mono_offset_us, self.wall_ms)
+
+    @property
+    def wall_ms(self) -> int:
+        """What its wall clock shows."""
+        return self._schedule.now_us // 1000 + self._wall_offset_ms
 
     def asked_as(self, request: int) -> int:
         """The core is given the clients' numbers as they are."""
@@ -306,17 +324,20 @@ class Process:
     def _disconnect(self, effect: fx.Disconnect) -> None:
         self._cluster.network.disconnect(self, effect.broker, effect.session)
 
-    def _read_log(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter) -> None:
+    def _read_log(self, effect: Read) -> None:
         slow = self.broker.slow_reads_until_us > self._schedule.now_us
         self._schedule.after(
             self._schedule.rng.randint(*((300_000, 900_000) if slow else (20, 500))), self._read, effect
         )
 
-    def _read(self, effect: fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter) -> None:
+    def _read(self, effect: Read) -> None:
         if not self.alive:
             return
         if isinstance(effect, fx.ReadDeadLetter):
             self._scene.forwards.read(self, effect)
+            return
+        if isinstance(effect, dm.ReadDue | dm.ReadRun | dm.FindDelayed):
+            self._scene.delayed.read(self, effect)
             return
         if isinstance(effect, fx.ReadRows):
             body = self._rows(effect)

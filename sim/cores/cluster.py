@@ -51,7 +51,9 @@ class CoreCluster:
     def connect(self, judge: Judge) -> None:
         """Make the network and the coordinator."""
         setting = self.setting
-        self.network = Network(setting.schedule, setting.options, self.brokers, setting.distances, judge.seen.states)
+        self.network = Network(
+            setting.schedule, setting.options, self.brokers, setting.distances, judge.seen.states, setting.forms
+        )
         self.coordinator = SimCoordinator(setting.schedule, setting.options, self.brokers, judge)
         self.coordinator.tidies = setting.updates.random() < 0.5
 
@@ -75,6 +77,7 @@ class CoreCluster:
         return DirectoryChanged(
             tuple((group, tuple(broker.member for broker in members)) for group, members in sorted(groups.items())),
             tuple((broker.member, broker.run) for broker in self.brokers.values() if broker.run),
+            forms=self.setting.forms,
         )
 
     # ---- certificates that are a fault --------------------------------------------------------------

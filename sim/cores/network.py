@@ -21,6 +21,7 @@ from seriatim_api.errors import BadRequestError
 from seriatim_broker.core.values.events import LinkDown, LinkUp, Received
 from seriatim_broker.core.values.messages import (
     DATA,
+    FORMS,
     FenceAnswer,
     LaneProbe,
     Message,
@@ -74,6 +75,7 @@ class Network(Paths):
         brokers: dict[str, Broker],
         distances: Distances,
         seen_states: set[str] | None = None,
+        forms: int = FORMS,
     ) -> None:
         super().__init__()
         self._schedule = schedule
@@ -85,6 +87,7 @@ class Network(Paths):
         self._seen_states = seen_states if seen_states is not None else set()  # rare ones that a run reached
         self._dialling: dict[tuple[str, str], Process] = {}
         self.distances = distances
+        self._forms = forms
 
     def latency_us(self) -> int:
         """How long something takes from one process to another."""
@@ -247,7 +250,7 @@ class Network(Paths):
             self._again(process, other.name)
             return
         end.is_open = True
-        process.deliver(LinkUp(other.name, other.member, other.run, end.session))
+        process.deliver(LinkUp(other.name, other.member, other.run, end.session, self._forms))
 
     def _down(self, end: End, refused: bool) -> None:
         if not end.is_open:

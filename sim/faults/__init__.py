@@ -8,6 +8,7 @@ ordinary      processes that end, disks and links that fail
 chains        long chains, switches, gaps, moved segments
 crossings     several features at once
 dead_letters  messages that go to a dead-letter topic
+delayed       due times and cancellations
 disks         failing, hung, full, damaged, older and copied disks
 keyed         consumer groups in which order is by key
 links         links, clocks, certificates, the coordinator

@@ -48,6 +48,8 @@ class Options:
             administrators release each key that they find in a list.
         people_name_keys: Administrators also ask for one key by its name.
         early_consumers: While administrators change the mode of a group, some consumers begin too early.
+        delayed_share: The share of batches that are sent with a due time (bare cores only).
+        one_clock_wrong: The wall clocks of all brokers but one are right.
         letters_away: The dead-letter topic takes nothing before the faults are over.
         consumer_away_us_max: How long it may take until another consumer comes for one that ended.
         frame_bytes: How many bytes are read for one delivery; 0: as in production.
@@ -143,6 +145,8 @@ class Options:
     people_name_keys: bool = False
     early_consumers: bool = False
     letters_away: bool = False
+    delayed_share: float = 0.0
+    one_clock_wrong: bool = False
     consumer_away_us_max: int = 400_000
     frame_bytes: int = 0
     mode_consumers: int = 0

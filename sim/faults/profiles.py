@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from seriatim_broker.core.values.config import BrokerConfig
 
-from . import chains, crossings, dead_letters, disks, keyed, links, ordinary, producers, retention, servers
+from . import chains, crossings, dead_letters, delayed, disks, keyed, links, ordinary, producers, retention, servers
 from .kinds import RUNTIME_KINDS
 from .options import Options
 
@@ -59,6 +59,7 @@ PUBLISHING = Only("publications", ("cores",))
 MODES = Only("at-most-once groups, which an administrator makes", ("cores",))
 YIELDS = Only("consumers over which partitions are spread", ("cores",))
 LETTERS = Only("dead letters that go to another partition", ("cores",))
+DELAYED = Only("delayed messages", ("cores",))
 HALVES = Only("a member that joins again and gets half of a state", ("cores",))
 REBUILDS = Only("rebuilds that are not needed", ("cores",))
 BEGUN = Only("a server that ends before another member knows that it has begun", ("cores",))
@@ -127,6 +128,7 @@ PROFILES: dict[str, Profile] = {
     "dead-letters": Profile(dead_letters.dead_letters, 0, LETTERS),
     "letters-lost": Profile(dead_letters.letters_lost, 0, LETTERS),
     "letters-restored": Profile(dead_letters.letters_restored, 0, LETTERS),
+    "delayed": Profile(delayed.delayed, 0, DELAYED),
     "keyed-moved": Profile(keyed.keyed_moved, 0),
     "keyed-dropped": Profile(keyed.keyed_dropped, 0),
     "keyed-gone": Profile(keyed.keyed_gone, 0),

@@ -26,6 +26,7 @@ to I14 are the protocol's invariants. Where each rule is:
     ledgers          J1, J2, J5
     parked           J2
     dead_letters     J4
+    delayed          D1 to D5
     modes            S1 to S3, O1, O2
     told_once        TOLD
 

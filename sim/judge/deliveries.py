@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from seriatim_api.batch import FLAG_DELAYED
 from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
+from .delayed import Delayed
 from .excuses import Excuse
 from .lost_tables import comes_anew
 from .outcomes import Outcomes
@@ -21,8 +23,9 @@ from .views import ConsumerGroupView, messages_of
 class Deliveries:
     """Compares each delivery with what the consumer group has seen."""
 
-    def __init__(self, seen: Seen, outcomes: Outcomes) -> None:
+    def __init__(self, seen: Seen, outcomes: Outcomes, delayed: Delayed) -> None:
         self._seen = seen
+        self._delayed = delayed
         self._outcomes = outcomes
 
     def delivered(
@@ -40,9 +43,11 @@ class Deliveries:
         chain = seen.history[partition][-1]
         view = seen.view(group, partition, group_epoch)
         what = f"{group} is given {message} at {format_offset(offset)}"
+        self._delayed.given(what, partition, offset, message)
         if message in view.seen:
             if not flagged and not self._came_anew(view, partition, message, offset):
-                seen.fail("I9", f"{what} again, as a first attempt")
+                is_other = message in seen.delayed and view.first_at.get(message, offset) != offset
+                seen.fail("D1" if is_other else "I9", f"{what} again, as a first attempt")
             return
         fate = seen.fates.get(message)
         if fate is None or fate.partition != partition:
@@ -82,12 +87,13 @@ class Deliveries:
         assert segment.sealed_len is not None
         acked = view.acked.get(segment.no, 0)
         for batch in self._seen.batches(partition, segment.no, segment.sealed_len):
-            if batch.header.end_index <= acked:
+            if batch.header.end_index <= acked or batch.header.flags & FLAG_DELAYED:
                 continue
             here = make_offset(segment.no, batch.header.base_index)
             for place, message in enumerate(messages_of(batch)):
                 is_done = batch.header.base_index + place < acked or view.need_not_have(here + place)
                 is_done = is_done or view.first_at.get(message, here) < here
+                is_done = is_done or self._delayed.stands_before(partition, message, batch)
                 if not is_done and not self._was_dropped(partition, view, [message]):
                     return False
         return True
@@ -112,8 +118,12 @@ class Deliveries:
             batch = seen.placed.get((partition, segment_no, index))
             if batch is None:
                 seen.fail("I5", f"{group} is to skip {segment_no}:{index}, where no batch begins")
+            if batch.header.flags & FLAG_DELAYED:
+                index = batch.header.end_index
+                continue
             seen.states.add("skipped a repeat")
             missing = [message for message in messages_of(batch) if message not in view.seen]
+            missing = [message for message in missing if not self._delayed.stands_before(partition, message, batch)]
             missing = [message for message in missing if not self._stands_before(partition, message, view.start)]
             if missing and self._was_dropped(partition, view, missing):
                 seen.excuse(Excuse.REPEAT_OF_DROPPED)

@@ -103,7 +103,7 @@ class Judge:
             if isinstance(write, PutBatch):
                 if wall_ms is not None:
                     self.rules.append_time.appended(who, write.partition, write.batch, wall_ms)
-                self._placed(who, write.partition, write.batch)
+                self._placed(who, write.partition, write.batch, wall_ms)
             elif isinstance(write, PutTailCopy):
                 for batch in write.tail.batches:
                     self._placed(who, write.partition, batch)
@@ -113,9 +113,10 @@ class Judge:
             elif isinstance(write, PutSegment) and write.segment.sealed_len is not None:
                 self.rules.one_log.seal_written(who, write)
 
-    def _placed(self, who: str, partition: PartitionId, batch: Batch) -> None:
+    def _placed(self, who: str, partition: PartitionId, batch: Batch, wall_ms: int | None = None) -> None:
         if self.rules.one_log.placed(who, partition, batch):
             self.rules.tables.placed(partition, batch)
+            self.rules.delayed.placed(who, partition, batch, wall_ms)
 
     def found(self, partition: PartitionId, batch: Batch) -> None:
         """A batch is on a disk, and this judge did not see the write."""
@@ -244,6 +245,7 @@ class Judge:
         """
         rules = self.rules
         order = rules.order.replay(chain, open_length)
+        rules.delayed.final(chain.partition, order)
         rules.outcomes.final(chain.partition, order)
         rules.order.check_producers(order)
         rules.append_time.final(chain, open_length)

@@ -5,8 +5,9 @@ The order is computed from the chain and from all batches that were ever written
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.segment import SegmentState
@@ -31,19 +32,33 @@ class Order:
             with_lost_repeats: With messages whose first place is lost. Consumers are told to skip the other place, if
                 its server has a table from before the loss, and else they are given it there.
         """
-        order: list[tuple[int, int]] = []
-        seen: set[int] = set() if with_lost_repeats else set(self._seen.lost_repeats.get(chain.partition, ()))
+        lost = () if with_lost_repeats else self._seen.lost_repeats.get(chain.partition, ())
+        return [place for place, is_delayed in self._first_places(chain, open_length, lost) if not is_delayed]
+
+    def delayed(self, chain: Chain, open_length: int) -> list[tuple[int, int]]:
+        """Each (offset, message) where a message is first, and where readers pass it, because it is delayed."""
+        return [place for place, is_delayed in self._first_places(chain, open_length, ()) if is_delayed]
+
+    def _first_places(
+        self, chain: Chain, open_length: int, done: Collection[int]
+    ) -> Iterator[tuple[tuple[int, int], bool]]:
+        """The first place of each message, and whether it is delayed there. What is fired is another batch: its own
+        producer and epoch say whether it is a repeat."""
+        seen: set[object] = set(done)
         for segment in (*self._seen.left.get(chain.partition, ()), *chain.segments):
             length = open_length if segment.state is SegmentState.OPEN else segment.sealed_len
             if segment.state is SegmentState.LOST:
                 continue
             assert length is not None, f"segment {segment.no} is not settled"
             for batch in self._seen.batches(chain.partition, segment.no, length):
+                header = batch.header
+                fired = (header.producer, header.producer_epoch) if header.flags & FLAG_FIRED else ()
                 for place, message in enumerate(messages_of(batch)):
-                    if message not in seen:
-                        seen.add(message)
-                        order.append(((segment.no << 40) + batch.header.base_index + place, message))
-        return order
+                    name = (*fired, message) if fired else message
+                    if name not in seen:
+                        seen.add(name)
+                        offset = make_offset(segment.no, header.base_index + place)
+                        yield (offset, message), bool(header.flags & FLAG_DELAYED)
 
     def _replay_length(self, chain: Chain, open_length: int) -> int:
         """How many messages `replay` would give; remembered, because callers ask often while nothing changes."""

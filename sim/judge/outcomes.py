@@ -109,6 +109,8 @@ class Outcomes:
         behind: tuple[int, int] = (-1, -1)  # the latest send so far, and its message
         for offset, message in order:
             fate = seen.fates[message]
+            if message in seen.delayed:
+                continue
             is_behind = fate.acked_us is not None and fate.acked_us < behind[0]
             if is_behind and not (self._has_moved(fate, offset) and self.may_be_gone(fate)):
                 seen.fail("RT", f"{behind[1]} was sent after {message} was acknowledged, and stands before it")
@@ -116,7 +118,7 @@ class Outcomes:
         for message, fate in seen.fates.items():
             if fate.partition != partition:
                 continue
-            is_gone = fate.outcome == "ok" and message not in standing
+            is_gone = fate.outcome == "ok" and message not in standing and message not in seen.delayed
             if is_gone and message not in seen.lost_repeats.get(partition, ()) and not self.may_be_gone(fate):
                 where = format_offset(fate.offset) if fate.offset is not None else "?"
                 seen.fail("I1", f"{message} was acknowledged at {where} and is lost")

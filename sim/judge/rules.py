@@ -9,6 +9,7 @@ from .calm import Calm
 from .copies import Copies
 from .cursors import Cursors
 from .dead_letters import DeadLetters
+from .delayed import Delayed
 from .deliveries import Deliveries
 from .full_disks import FullDisks
 from .gaps import Gaps
@@ -51,7 +52,8 @@ class Rules:
         self.tables = ProducerTables(seen, limits, may_miss=may_miss)
         self.outcomes = Outcomes(seen)
         self.order = Order(seen)
-        self.deliveries = Deliveries(seen, self.outcomes)
+        self.delayed = Delayed(seen, self.two_copies)
+        self.deliveries = Deliveries(seen, self.outcomes, self.delayed)
         self.operations = Operations(seen)
         self.keyed = Modes(seen)
         self.ledgers = Ledgers(seen, self.keyed)

@@ -42,6 +42,7 @@ class Seen:
         graveyard: The disks that were lost.
         displaced: The disks of processes that were copied, and may run on.
         gone: Partitions whose topics were deleted.
+        delayed: Messages that were sent with a due time. They are in no order with others.
         promised: The index of each segment below which something was acknowledged or delivered.
         cursors: The segment of each consumer group's cursor,
         cursor_epochs: and the group epoch.
@@ -77,6 +78,7 @@ class Seen:
         self.graveyard: list[tuple[MemberId, DiskImage]] = []
         self.displaced: list[tuple[MemberId, DiskImage]] = []
         self.gone: set[PartitionId] = set()
+        self.delayed: set[int] = set()
         self.groups: dict[tuple[str, PartitionId], ConsumerGroupView] = {}
         self.past_views: dict[tuple[str, PartitionId], list[ConsumerGroupView]] = {}
         self.cursors: dict[tuple[str, PartitionId], int] = {}

@@ -30,7 +30,7 @@ class TwoCopies:
         if not self._seen.losses.was_held_by_two(batch):
             self._seen.fail("I12", f"{why}: {batch.header.segment}:{batch.header.base_index} was never in two memories")
 
-    def on_two_disks(self, batch: Batch, why: str) -> None:
+    def on_two_disks(self, batch: Batch, why: str, rule: str = "I12") -> None:
         """Fail if fewer than two disks hold a batch, in their log or as a tail copy."""
         header = batch.header
         partition, end = PartitionId(header.partition), header.end_index
@@ -43,7 +43,7 @@ class TwoCopies:
                         self._seen.excuse(Excuse.LOST_DISK)
                     return
         held_by = ", ".join(map(str, found)) or "no disk"
-        self._seen.fail("I12", f"{why}: {header.segment}:{header.base_index} is on {held_by}")
+        self._seen.fail(rule, f"{why}: {header.segment}:{header.base_index} is on {held_by}")
 
     def sealed(self, what: str, partition: PartitionId, segment: Segment) -> None:
         """A segment is sealed: two disks hold each of its batches."""

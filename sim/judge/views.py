@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seriatim_api.ids import PartitionId, split_offset
 from seriatim_broker.core.values.log import Batch
+from seriatim_broker.testing import simulated_bodies
 
 
 class Fate:
@@ -53,5 +54,4 @@ class ConsumerGroupView:
 
 def messages_of(batch: Batch) -> list[int]:
     """The ids of the messages that the simulation put into a body."""
-    first = int.from_bytes(batch.body[:8], "big")
-    return list(range(first, first + batch.header.message_count))
+    return list(simulated_bodies.messages_of(batch))

@@ -18,6 +18,7 @@ keyed            consumer groups in which order is by key
 modes            shared and at-most-once groups, and partitions spread over consumers
 operations       rewinds, skips, pauses
 dead_letters     dead letters
+delayed          delayed messages
 retention        what may be dropped, and which readers must know
 topics           deleted topics and consumer groups that are made again
 silence          when a broker counts as silent

@@ -12,6 +12,7 @@ from . import (
     copies,
     crossings,
     dead_letters,
+    delayed,
     empty_segments,
     groups,
     keyed,
@@ -52,6 +53,7 @@ MODULES = (
     keyed,
     modes,
     dead_letters,
+    delayed,
     silence,
     crossings,
 )

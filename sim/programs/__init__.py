@@ -9,7 +9,9 @@
     range_readers     a reader of ranges
     population        all of these in one world: they come, end, and are replaced
     spread_consumers  more consumers, over which partitions are spread
-    dead_letters      the way of a dead letter to the master of another partition
+    carrier           the way of batches from a server to a master
+    dead_letters      what servers of consumer groups give up
+    delayed           what servers fire, and programs that cancel
 
 A module here knows time, the coordinator's records and the judge, and no fault.
 """

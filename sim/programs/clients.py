@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.delayed_messages import DelayedCancelled
 from seriatim_broker.core.values.events import ConsumerGone, Event, ResolveConsumer
 from seriatim_broker.core.values.keyed import ConsumerMode
 
@@ -76,6 +77,8 @@ class Clients:
     """A consumer asked for another mode than its group has: whether another one begins for it."""
     look: Callable[[PartitionId, Callable[[], None]], None] | None = None  # for the topic; None: it stays
     on_told: Callable[[str, Stream, fx.DeliveryEvent], None] | None = None  # after a broker has sent it
+    on_delayed: Callable[[PartitionId, list[int], int], None] = lambda _partition, _messages, _offset: None
+    """A delayed batch with these messages is acknowledged at an offset."""
     _serial: int = 0
     _asked: dict[int, tuple[Stream | None, Callable[[Any], None]]] = field(default_factory=dict)
     _streams: dict[int, Stream] = field(default_factory=dict)
@@ -238,7 +241,7 @@ class Clients:
         if asked is None:
             return
         stream, on_answer = asked
-        if isinstance(effect, fx.AppendAccepted):
+        if isinstance(effect, fx.AppendAccepted | DelayedCancelled):
             on_answer((process.name, effect))
         elif isinstance(effect, fx.AppendRefused):
             self.judge.denied(process.name, request, effect.error)

@@ -7,43 +7,35 @@ term.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from seriatim_api.batch import parse_header
 from seriatim_api.dead_letters import dead_letter_producer
-from seriatim_api.errors import DeadlineExceededError, NotServingError, SeriatimError
+from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, parse_offset, split_offset
 from seriatim_broker.core.state.consumers import KeyedServed
 from seriatim_broker.core.state.numbered_sending import producer_epoch_of, term_of_number
 from seriatim_broker.core.values import effects as fx
-from seriatim_broker.core.values.events import AckLevel, Append, DeadLetterRead, ForwardsDone
+from seriatim_broker.core.values.events import DeadLetterRead, ForwardsDone
 from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies
 
-from ..basics.interfaces import Cluster, CoreProcess, checksum
+from ..basics.interfaces import CoreProcess, checksum
 from ..judge.dead_letters import Server, letter_of, message_of
 
 if TYPE_CHECKING:
-    from ..basics.schedule import Schedule
     from ..basics.setting import Setting
     from ..judge import Judge
-    from .clients import Clients
-
-ANSWER_US: Final = 400_000
-"""How long a request waits for its answer."""
+    from .carrier import Carrier
 
 
 class Forwards:
-    """Carries dead letters, late, twice, to former masters, or not at all."""
+    """Makes dead letters, and has them carried."""
 
-    def __init__(self, setting: Setting, cluster: Cluster, judge: Judge, clients: Clients) -> None:
+    def __init__(self, setting: Setting, judge: Judge, carrier: Carrier) -> None:
         self._setting = setting
-        self._schedule = setting.schedule
-        self._cluster = cluster
         self._judge = judge
-        self._clients = clients
-        self._run = 0
+        self._carrier = carrier
         self.is_away = setting.options.letters_away
         self._servers: dict[tuple[str, PartitionId, str], Server] = {}
         self._messages: dict[tuple[PartitionId, int], int] = {}  # (partition, offset) -> the message there
@@ -86,8 +78,8 @@ class Forwards:
         return letter_of(forwarder, message)
 
     def send(self, process: CoreProcess, effect: fx.ForwardBatches) -> None:
-        """A server sends dead letters: route them, perhaps to a broker that was the master."""
-        rule, rng = self._judge.rules.dead_letters, self._schedule.rng
+        """A server sends dead letters."""
+        rule = self._judge.rules.dead_letters
         known = process.core.partitions[effect.partition].consumer_groups[effect.consumer_group]
         server_epoch = known.served.server_epoch if known.served is not None else 0
         server = (process.name, process.run, effect.consumer_group, known.group_epoch, server_epoch)
@@ -98,45 +90,17 @@ class Forwards:
             self._sent.setdefault((effect.producer, letter.number, message_of(number)), number)
             if number not in self._judge.seen.fates:
                 self._judge.sent(number, self.dead, number.to_bytes(16, "big"))  # no order among them
-        request = _Request(self._schedule, process, effect)
-        self._schedule.after(ANSWER_US, request.finish, DeadlineExceededError("no answer"))
-        history = self._judge.seen.history.get(self.dead, ())
-        if not history or self.is_away or rng.random() < 0.05:
-            return  # it is lost on its way
-        chain = history[-1] if rng.random() < 0.8 else rng.choice(history[-4:])
-        master = chain.open_segment.master.broker
-        delays = [rng.randint(100, 3_000) if rng.random() < 0.9 else rng.randint(50_000, 300_000)]
-        if rng.random() < 0.1:
-            delays.append(rng.randint(1_000, 600_000))  # it arrives twice
-        for delay in delays:
-            self._schedule.after(delay, self._arrive, master, request)
+        batches = [
+            (parse_header(one.header(self.dead, effect.producer, checksum)), one.row.body) for one in effect.letters
+        ]
 
-    def _arrive(self, master: str, request: _Request) -> None:
-        target = self._cluster.brokers[master].process
-        if target is None or not target.is_serving:
-            request.finish(NotServingError("no process listens"))
-            return
-        self._run += 1
-        effect = request.effect
-        for at, letter in enumerate(effect.letters):
-            header = parse_header(letter.header(self.dead, effect.producer, checksum))
-            number = self._clients.ask(None, partial(self._answered, request, at, letter))
-            target.deliver(
-                Append(
-                    number, self.dead, header, letter.row.body, self._run, at == 0, AckLevel.REPLICATED_FLUSHED,
-                    is_forward=True,
-                )
-            )  # fmt: skip
+        def accepted(name: str, at: int, offset: int) -> None:
+            self._accepted(name, effect, effect.letters[at], offset)
 
-    def _answered(self, request: _Request, at: int, letter: DeadLetter, answer: Any) -> None:
-        if isinstance(answer, tuple):  # it leaves the broker
-            name, accepted = answer
-            assert isinstance(accepted, fx.AppendAccepted)
-            self._accepted(name, request.effect, letter, accepted.offset)
-        elif isinstance(answer, fx.AppendAccepted):
-            request.stored(at)
-        else:
-            request.refused(at, answer.error)
+        def done(count: int, error: SeriatimError | None) -> ForwardsDone:
+            return ForwardsDone(effect.partition, effect.consumer_group, effect.serial, count, error)
+
+        self._carrier.carry(process, self.dead, batches, accepted, done, is_away=self.is_away)
 
     def _accepted(self, name: str, effect: fx.ForwardBatches, letter: DeadLetter, offset: int) -> None:
         """A master says that a dead letter is stored. It names no place if it does not know it any more."""
@@ -162,52 +126,3 @@ class Forwards:
         letter = self._letters[process.name, fields["group"], note.partition, offset]
         if judge.rules.dead_letters.passed(process.name, server, note.partition, letter):
             judge.rules.keyed.passed(fields["group"], note.partition, offset, message)
-
-
-class _Request:
-    """One request on its way, which is answered once."""
-
-    def __init__(self, schedule: Schedule, process: CoreProcess, effect: fx.ForwardBatches) -> None:
-        self.effect = effect
-        self._schedule = schedule
-        self._process = process
-        self._stored: set[int] = set()
-        self._errors: dict[int, SeriatimError] = {}
-        self._is_over = False
-
-    @property
-    def _stored_count(self) -> int:
-        count = 0
-        while count in self._stored:
-            count += 1
-        return count
-
-    def stored(self, at: int) -> None:
-        """A batch is stored."""
-        self._stored.add(at)
-        self._look()
-
-    def refused(self, at: int, error: SeriatimError) -> None:
-        """A batch was refused."""
-        self._errors.setdefault(at, error)
-        self._look()
-
-    def _look(self) -> None:
-        count = self._stored_count
-        if count == len(self.effect.letters):
-            self.finish(None)
-        elif count in self._errors:
-            self.finish(self._errors[count])
-
-    def finish(self, error: SeriatimError | None) -> None:
-        """The answer leaves; a few are lost."""
-        if self._is_over:
-            return
-        rng = self._schedule.rng
-        if error is None and rng.random() < 0.1:
-            return  # the answer is lost: the deadline ends it, as if nothing were known
-        self._is_over = True
-        count = 0 if isinstance(error, DeadlineExceededError) else self._stored_count
-        effect = self.effect
-        done = ForwardsDone(effect.partition, effect.consumer_group, effect.serial, count, error)
-        self._schedule.after(rng.randint(10, 2_000), self._process.deliver, done)

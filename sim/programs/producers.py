@@ -7,17 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 from seriatim._core import producer as core
+from seriatim_api.batch import FLAG_DELAYED
 from seriatim_api.errors import UnknownTopicError
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values.events import AckLevel, Append, Event, ResolveProducer
 
 from ..basics.batches import header_of
+from ..basics.interfaces import WALL_MS_START
 from .clients import LOOK_US, Clients, Stream
 from .suspicions import Suspicions
 
 WINDOW_BYTES = 1 << 20
 LATE_US = 1_000
+
+DELAY_MS_MAX = 2_500
+"""The longest delay. All are over soon after the faults."""
 
 
 class SimProducer:
@@ -42,6 +47,7 @@ class SimProducer:
         self._schedule = clients.schedule
         self.level = clients.draw_level()
         self._levels: dict[int, int] = {}  # batch -> its ack level, if each batch has its own
+        self._due_ms: dict[int, int] = {}  # delayed batch -> its due time, or less than 0: its delay
         self._core = core.PartitionProducer(config)
         self._bodies: dict[int, bytes] = {}
         self._messages: dict[int, list[int]] = {}
@@ -113,8 +119,12 @@ class SimProducer:
             self._bodies[batch_id] = batch_id.to_bytes(8, "big")
             if self._clients.options.mixed_levels:
                 self._levels[batch_id] = self._clients.draw_level()
+            share = self._clients.options.delayed_share
+            if share and self._schedule.rng.random() < share:
+                self._delay(messages)
             for message in messages:
-                self._clients.judge.sent(message, self.partition, self.producer, self._level_of(batch_id))
+                producer = message.to_bytes(16, "big") if batch_id in self._due_ms else self.producer
+                self._clients.judge.sent(message, self.partition, producer, self._level_of(batch_id))
             self._tell(f"application sends {messages}")
             self._taken_us[batch_id] = self._schedule.now_us
             if waits:
@@ -125,6 +135,14 @@ class SimProducer:
                 self._step(core.Enqueue(batch_id, count, 8))
         gap = self._clients.options.send_gap_us
         self._schedule.after(self._schedule.rng.randint(gap // 4, gap), self._send_next)
+
+    def _delay(self, messages: list[int]) -> None:
+        """The batch gets a delay, or a due time that may have passed."""
+        rng = self._schedule.rng
+        delay_ms = rng.choice((rng.randint(1, 60), rng.randint(60, 600), rng.randint(600, DELAY_MS_MAX)))
+        due_ms = WALL_MS_START + self._schedule.now_us // 1000 + delay_ms - rng.choice((0, 0, 100))
+        self._due_ms[messages[0]] = -delay_ms if rng.random() < 0.5 else due_ms
+        self._clients.judge.seen.delayed.update(messages)
 
     def _fill(self) -> None:
         """Give the core what it would send at once. What has waited for too long was never sent."""
@@ -195,9 +213,12 @@ class SimProducer:
         messages = self._messages.pop(effect.batch_id)
         self._tell(f"application is told: {messages} {effect.outcome.value}")
         ok = effect.outcome is core.Outcome.OK
-        is_final = effect.offset_is_final and self._level_of(effect.batch_id) >= AckLevel.REPLICATED
+        is_delayed = effect.batch_id in self._due_ms
+        is_final = effect.offset_is_final and self._level_of(effect.batch_id) >= AckLevel.REPLICATED and not is_delayed
         offset = effect.offset if ok else None
         self._clients.judge.settled(messages, effect.outcome.value, offset, is_final=is_final)
+        if is_delayed and offset is not None:
+            self._clients.on_delayed(self.partition, messages, offset)
         taken_us = self._schedule.now_us - self._taken_us.pop(effect.batch_id)
         if taken_us > self.config.delivery_timeout_ms * 1000 + LATE_US:
             self._clients.judge.fail("LATE", f"{self.name} is notified of {messages} after {taken_us / 1000:g} ms")
@@ -226,9 +247,11 @@ class SimProducer:
         if stream is None:
             return
         body = self._bodies[effect.batch_id]
+        due_ms = self._due_ms.get(effect.batch_id, 0)
         header = header_of(
             self.partition, self.producer, body,
             count=effect.message_count, epoch=effect.producer_epoch, sequence=effect.base_sequence,
+            flags=FLAG_DELAYED if due_ms else 0, due_time_ms=due_ms,
         )  # fmt: skip
         messages = list(range(effect.batch_id, effect.batch_id + effect.message_count))
         level = self._level_of(effect.batch_id)

@@ -22,6 +22,7 @@ CORES_HAVE = (
     "part_bytes",
     "old_segments",
     "dead_letters",
+    "delayed_share",
     "mode_consumers",
     "spread_consumers",
     "writers",

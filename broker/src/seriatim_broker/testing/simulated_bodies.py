@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
+from seriatim_api.batch import FLAG_FIRED
 from seriatim_api.dead_letters import DeadLetterOrigin
 
 from ..core.values.keyed import DeadLetterRow
@@ -13,6 +14,9 @@ from ..interfaces.bodies import OpenedBody
 
 KEYS = 6
 """How many keys there are. About one message in ten has none."""
+
+
+NUMBER_BYTES = 8
 
 
 def key_of(message: int) -> bytes | None:
@@ -24,6 +28,14 @@ def key_of(message: int) -> bytes | None:
 def messages_in(body: bytes) -> list[int]:
     """The messages of a body that `join` made."""
     return [int.from_bytes(body[at : at + 8], "big") for at in range(0, len(body), 8)]
+
+
+def messages_of(batch: Batch) -> Sequence[int]:
+    """The messages of a batch. A body of messages that were fired together has the number of each."""
+    if batch.header.flags & FLAG_FIRED and len(batch.body) > NUMBER_BYTES:
+        return messages_in(batch.body)
+    first = int.from_bytes(batch.body[:NUMBER_BYTES], "big")
+    return range(first, first + batch.header.message_count)
 
 
 class SimulatedBodies:
@@ -45,8 +57,7 @@ class SimulatedBodies:
 
     def open(self, batch: Batch) -> OpenedBody:
         """The numbers of the messages."""
-        first = int.from_bytes(batch.body[:8], "big")
-        return OpenedBody(range(first, first + batch.header.message_count), batch.size_bytes)
+        return OpenedBody(messages_of(batch), batch.size_bytes)
 
     def open_joined(self, body: bytes) -> OpenedBody:
         """The numbers of the messages."""

@@ -152,7 +152,7 @@ def on_due_read(broker: BrokerState, partition: Partition, event: DueRead) -> No
 def _make_runs(broker: BrokerState, partition: Partition, firing: Firing, log: SegmentLog) -> None:
     """Put messages that are due into runs.
 
-    Rule `above-commit` (D1, D5): only what is committed is fired. Without it:
+    Rule `fire-above-commit` (D1, D5): only what is committed is fired. Without it:
       1. d is due, and on the server's disk only. The server fires it.
       2. The segment is sealed below d, and its producer sends it again. Segment 2 takes it, and its server fires it.
     """

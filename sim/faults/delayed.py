@@ -1,0 +1,33 @@
+"""Worlds in which batches are sent with due times, and some of them are cancelled."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from .options import Options
+from .ordinary import as_it_is, groups_die, restarts, switchers_race
+from .servers import slow_links, slow_reads, two_servers
+
+DELAYED_DRAIN_US = 20_000_000
+"""What is delayed is due within 3 s after the faults."""
+
+
+def delayed(rng: random.Random, options: Options) -> Options:
+    """Due times and cancellations, through faults of all kinds but lost disks.
+
+    A server without the ledger of a segment fires nothing there, until a member that has it is back.
+    """
+    kinds = (
+        as_it_is, groups_die, groups_die, groups_die, switchers_race, switchers_race, restarts, restarts, slow_links,
+        slow_reads, two_servers,
+    )  # fmt: skip
+    drawn = rng.choice(kinds)(rng, options)
+    return replace(
+        drawn,
+        delayed_share=rng.choice((0.3, 0.6, 0.9)),
+        one_clock_wrong=rng.random() < 0.5,
+        wipe_share=0.0,
+        batches_per_producer=max(drawn.batches_per_producer, 10),
+        drain_us=max(drawn.drain_us, DELAYED_DRAIN_US),
+    )

@@ -1,0 +1,44 @@
+"""Bugs in delayed messages."""
+
+from .rows import mutations
+
+MUTATIONS = mutations("""
+[D1 D2 D3 D4 I1 I2 I9 I12 CORE delayed]
+fire-unsettled: nothing is fired or cancelled before all segments before are settled
+@ core.delayed.serving.take_up
+- if not chain.settled_before(no) or log.record.quarantined:
++ if log.record.quarantined:
+@ core.delayed.firing._drop_repeats
+- run.from_us = broker.now.mono_us + broker.config.retry_us
+- broker.poll(broker.config.retry_us, TimerKind.DELAYED, partition.id, firing.no)
+- return True
++ return False
+fire-above-commit: only what is committed is fired
+@ core.delayed.firing._make_runs
+- if row.index + row.message_count > log.readable_below:
++ if False:
+fire-repeat: what readers skip as a repeat is passed, and not fired
+@ core.delayed.firing._drop_repeats
++ return False
+run-is-kept: a number has the same messages for every server
+@ core.delayed.ledger.begin
+  rows = read_delay_rows(partition.ledger_rows.get(name, {}).items())
++ lowest = min((run.number for run in rows.runs), default=rows.next_number)
++ rows = rows._replace(runs=(), next_number=lowest)
+cancel-too-late: a message in a run is not cancelled
+@ core.delayed.cancelling.on_found
+- elif firing.run_with(index) is not None or not firing.passed.not_passed(index, index + 1):
++ elif not firing.passed.not_passed(index, index + 1):
+cancel-is-durable: a cancellation is answered when every eligible member has it
+@ core.delayed.cancelling._confirm
++ _answer(broker, request, CancelOutcome.CANCELLED)
+two-clocks: the master refuses what is not due by its own clock
+@ core.writing.appending._delay_refusal
+- if not header.flags & FLAG_FIRED or early_ms <= EARLY_MS_MAX:
++ if True:
+not-before-due: readers pass a delayed batch
+@ core.values.passing.is_passed_by
+- bool(header.flags & FLAG_DELAYED) or header.for_group not in for_it
++ header.for_group not in for_it
+""")
+"""By name."""

@@ -1,0 +1,214 @@
+"""Delayed messages in the simulation: what servers read and fire, and programs that cancel.
+
+A program cancels what was acknowledged, by its offset, and asks again until it has a final answer. It asks any broker
+first, and follows what that one says: which broker serves the segment, and where the message was stored first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from seriatim_api.batch import parse_header
+from seriatim_api.errors import SeriatimError
+from seriatim_api.ids import PartitionId, format_offset
+from seriatim_broker.core.values import delayed_messages as dm
+from seriatim_broker.core.values.events import Event
+from seriatim_broker.core.values.log import Batch, DueRow
+from seriatim_broker.runtime.driver.delayed_reads import DelayedReads
+from seriatim_broker.testing.memory_disk import MemoryDisk
+from seriatim_broker.testing.simulated_bodies import SimulatedBodies, messages_of
+
+from ..basics.interfaces import Cluster, CoreProcess
+
+if TYPE_CHECKING:
+    from ..basics.setting import Setting
+    from ..judge import Judge
+    from .carrier import Carrier
+    from .clients import Clients
+
+LOOK_US = 100_000
+"""So often the judge looks whether what is pending is on two disks."""
+
+FAILED_SHARE = 0.03
+"""Of the reads of rows, this many fail."""
+
+CANCEL_SHARE = 0.4
+"""Of the acknowledged batches, this many are cancelled, or one of their messages."""
+
+CANCEL_US = 3_500_000
+"""So much later, at most: some are fired by then."""
+
+ANSWER_US = 300_000
+"""How long a cancellation waits for its answer."""
+
+PAUSE_US = 60_000
+"""The longest pause before it is sent again."""
+
+
+class Disk:
+    """The interface of a storage, as far as these reads need it, over a disk that answers at once."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+
+    async def read(self, partition: PartitionId, no: int, first: int, until: int, bytes_max: int) -> list[Batch]:
+        """Batches with these indexes."""
+        return self._disk.read(partition, no, first, until, bytes_max)
+
+    async def read_due(
+        self, partition: PartitionId, no: int, after: tuple[int, int], until_ms: int, count_max: int
+    ) -> list[DueRow]:
+        """Rows of delayed batches."""
+        return self._disk.read_due(partition, no, after, until_ms, count_max)
+
+
+class Delayed:
+    """Carries out what brokers want for delayed messages, and cancels some."""
+
+    def __init__(self, setting: Setting, cluster: Cluster, judge: Judge, clients: Clients, carrier: Carrier) -> None:
+        self._setting = setting
+        self._schedule = setting.schedule
+        self._cluster = cluster
+        self._judge = judge
+        self._clients = clients
+        self._carrier = carrier
+        self._open: list[_Cancellation] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether each cancellation has its final answer, as far as servers know what was done in their segments."""
+        rules = self._judge.rules.delayed
+        rules.blind = set(self._blind())
+        return all(rules.waits_for_ledger(one.partition, one.at) for one in self._open)
+
+    def _blind(self) -> Iterator[tuple[PartitionId, int]]:
+        processes = [broker.process for broker in self._cluster.brokers.values()]
+        for process in processes:
+            watched = process.watched if process is not None else None
+            for partition in watched.core.partitions.values() if watched is not None else ():
+                yield from ((partition.id, no) for no, right in partition.rights.items() if right.blind)
+
+    def start(self) -> None:
+        """The judge looks at what is pending from now on."""
+        self._judge.rules.delayed.look()
+        self._schedule.after(LOOK_US, self.start)
+
+    # ---- what a server wants ------------------------------------------------------------------------
+
+    def read(self, process: CoreProcess, effect: dm.ReadDue | dm.ReadRun | dm.FindDelayed) -> None:
+        """A disk is read."""
+        reads: Any = DelayedReads(Disk(process.broker.disk), SimulatedBodies())  # type: ignore[arg-type]
+        if isinstance(effect, dm.ReadRun):
+            self._notice(process, effect.partition, effect.segment_no)
+            found = _at_once(reads.run(effect))
+        elif isinstance(effect, dm.FindDelayed):
+            found = _at_once(reads.find(effect))
+        elif self._schedule.rng.random() < FAILED_SHARE:
+            found = dm.DueRead(effect.serial, effect.partition, effect.segment_no, None)
+        else:
+            found = _at_once(reads.due(effect))
+        process.deliver(found)
+
+    def _notice(self, process: CoreProcess, partition: PartitionId, no: int) -> None:
+        self._judge.rules.delayed.fires(partition, no, process.wall_ms)
+
+    def fire(self, process: CoreProcess, effect: dm.FireRuns) -> None:
+        """A server sends runs to the master."""
+        batches = [(parse_header(header), body) for header, body in effect.batches]
+        self._notice(process, effect.partition, effect.segment_no)
+
+        def accepted(name: str, at: int, offset: int) -> None:
+            if offset:
+                messages = messages_of(Batch(*batches[at]))
+                self._judge.accepted(name, effect.partition, list(messages), offset)
+                self._judge.seen.states.add("several fired together" if len(batches[at][1]) > 8 else "fired")
+
+        def done(count: int, error: SeriatimError | None) -> dm.RunsStored:
+            return dm.RunsStored(effect.partition, effect.segment_no, effect.serial, count, error)
+
+        self._carrier.carry(process, effect.partition, batches, accepted, done)
+
+    # ---- programs that cancel -----------------------------------------------------------------------
+
+    def stored(self, partition: PartitionId, messages: Sequence[int], offset: int) -> None:
+        """A batch that was sent with a due time is acknowledged: perhaps a program cancels it, or a part of it."""
+        rng = self._schedule.rng
+        if rng.random() >= CANCEL_SHARE:
+            return
+        whole = rng.random() < 0.5
+        for place in range(len(messages)) if whole else [rng.randrange(len(messages))]:
+            for _ in range(1 if rng.random() < 0.8 else 2):  # sometimes two programs do
+                one = _Cancellation(partition, offset + place, offset + place)
+                self._open.append(one)
+                self._schedule.after(rng.randint(0, CANCEL_US), self._ask, one)
+
+    def _ask(self, one: _Cancellation) -> None:
+        """Send it to the broker that is known to serve the segment, or to any."""
+        if not one.asked_us:
+            one.asked_us = self._schedule.now_us
+            self._schedule.tell("canceller", f"cancels {format_offset(one.offset)} of partition {one.partition}")
+        name = one.server or self._schedule.rng.choice(sorted(self._cluster.brokers))
+        self._schedule.after(self._cluster.network.latency_us(), self._arrive, name, one)
+
+    def _arrive(self, name: str, one: _Cancellation) -> None:
+        one.tries += 1
+        self._schedule.after(ANSWER_US, self._again, one, one.tries, "")
+        process = self._cluster.brokers[name].process
+        if process is not None and process.is_serving and not self._clients.cut.get(name):
+            request = self._clients.ask(None, partial(self._answered, one, one.tries))
+            process.deliver(dm.CancelDelayed(request, one.partition, one.at))
+
+    def _again(self, one: _Cancellation, tries: int, server: str) -> None:
+        if one.tries == tries and not one.is_over:
+            one.server = server
+            self._ask(one)
+
+    def _answered(self, one: _Cancellation, tries: int, answer: Any) -> None:
+        if isinstance(answer, tuple):  # it leaves the broker
+            name, answer = answer
+            if answer.outcome is not None:
+                rules = self._judge.rules.delayed
+                rules.answered(name, one.partition, one.offset, one.asked_us, answer.outcome)
+        elif answer.outcome is not None:
+            if not one.is_over:
+                self._open.remove(one)
+            one.is_over = True
+        else:
+            one.at = answer.offset or one.at
+            self._schedule.after(self._schedule.rng.randint(1_000, PAUSE_US), self._again, one, tries, answer.server)
+
+
+@dataclass(slots=True, eq=False)
+class _Cancellation:
+    """A program wants a message to be cancelled.
+
+    Attributes:
+        partition: The partition.
+        offset: Where the message was acknowledged.
+        at: Where it was stored first, as far as the program knows.
+        asked_us: When the program began; 0: it has not.
+        server: The broker that serves that segment; empty: not known.
+        tries: How many requests were sent.
+        is_over: The final answer is there.
+    """
+
+    partition: PartitionId
+    offset: int
+    at: int
+    asked_us: int = 0
+    server: str = ""
+    tries: int = 0
+    is_over: bool = False
+
+
+def _at_once(coroutine: Coroutine[Any, Any, Event]) -> Event:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: Event = stop.value
+        return result
+    raise AssertionError("the read waits for something")
