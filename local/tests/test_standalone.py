@@ -22,14 +22,14 @@ _SERVING = re.compile(r"seriatim standalone: serving on 127\.0\.0\.1:(\d+) and 1
 
 
 @asynccontextmanager
-async def standalone(data: Path, port: int) -> AsyncIterator[int]:
+async def standalone(data: Path, port: int, before: str = "") -> AsyncIterator[int]:
     """`seriatim standalone`, which serves at `port` and the next two, and metrics at the one above.
 
-    With port 0 it has no metrics. The value is the port at which it serves.
+    With port 0 it has no metrics. The value is the port at which it serves. The program runs `before` first.
     """
     metrics = ("--admin-listen", f"{HOST}:{port + 3}") if port else ()
     running = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from seriatim.cli import main; main()",
+        sys.executable, "-c", f"{before}\nfrom seriatim.cli import main; main()",
         "standalone", "--data", str(data), "--listen", f"{HOST}:{port}", *metrics, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert running.stderr is not None
