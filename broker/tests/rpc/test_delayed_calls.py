@@ -78,7 +78,8 @@ class Cluster:
     async def chains(self, partitions: Any) -> list[Any]:
         assert list(partitions) == [7]
         by_no = {segment.no: segment for segment in self.segments}
-        return [SimpleNamespace(segments=self.segments, segment=by_no.get)] if self.segments else []
+        found = SimpleNamespace(segments=self.segments, segment=by_no.get, open_segment=(self.segments or [None])[-1])
+        return [found] if self.segments else []
 
     async def ask_core(self, event_of: Any, deadline_s: float) -> Any:
         assert deadline_s > 0
@@ -181,6 +182,18 @@ async def test_a_cancellation_is_tried_again_until_a_server_answers(cluster: Clu
     cluster.cancels = [(None, errors.NotServingError("not settled", retry_after_ms=30))] * 9
     with pytest.raises(RefusedError, match="not settled"):
         await cluster.cancel(Context(left_s=0.05))
+
+
+async def test_a_message_of_a_segment_that_is_gone_or_lost_is_not_found(cluster: Cluster) -> None:
+    cluster.segments = [segment_at(2, "g2-0", LOST), segment_at(3, "g2-0", OPEN)]
+    unknown = (None, errors.NotServingError("not known", retry_after_ms=30))
+    for no in (1, 2):
+        cluster.cancels = [unknown]
+        answer = await cluster.cancel(offset=make_offset(no, 5))
+        assert answer.result == delayed_pb2.CANCEL_RESULT_NOT_FOUND
+    cluster.cancels = [unknown] * 9
+    with pytest.raises(RefusedError, match="not known"):
+        await cluster.cancel(Context(left_s=0.05), offset=make_offset(4, 5))
 
 
 async def test_a_message_that_was_stored_earlier_is_cancelled_there(cluster: Cluster) -> None:

@@ -125,7 +125,9 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
             return await self._cancel_here(partition, request.offset, until)
         except SeriatimError as exc:
             server = exc.details.get("server") or await self._server_of(partition, request.offset)
-            if not server or server == self._own:
+            if server is None:
+                return delayed_pb2.CancelDelayedResponse(result=delayed_pb2.CANCEL_RESULT_NOT_FOUND)
+            if server in ("", self._own):
                 raise
         left_s = max(min(until - time.monotonic(), TRY_S), 0.001)
         answer: delayed_pb2.CancelDelayedResponse
@@ -151,12 +153,18 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
             asked.error.details["server"] = asked.server
         raise asked.error
 
-    async def _server_of(self, partition: PartitionId, offset: int) -> str:
-        """The server of the segment with an offset, as the coordinator says; empty if there is none."""
+    async def _server_of(self, partition: PartitionId, offset: int) -> str | None:
+        """The server of the segment with an offset, as the coordinator says.
+
+        Empty: the segment is not known yet. None: all its messages are lost, or retention has dropped it.
+        """
+        no = split_offset(offset)[0]
         for chain in await self._services.chains([partition]):
-            segment = chain.segment(split_offset(offset)[0])
-            if segment is not None:
+            segment = chain.segment(no)
+            if segment is not None and segment.state is not SegmentState.LOST:
                 return segment.server.broker
+            if no < chain.open_segment.no:
+                return None
         return ""
 
     # ---- list -------------------------------------------------------------------------------------------
