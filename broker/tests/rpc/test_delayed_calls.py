@@ -9,6 +9,7 @@ import pytest
 from seriatim_api import errors
 from seriatim_api.delayed import CancelOutcome
 from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, MemberId, make_offset
+from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import delayed_pb2, records_pb2
 from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values.delayed_messages import CancelDelayed, FilterDelayed, ListFiring
@@ -103,15 +104,19 @@ class Cluster:
 
     async def delayed(self, broker: str, _method: str, request: Any, deadline_s: float) -> Any:
         assert deadline_s > 0
-        self.called.append((broker, getattr(request, "offset", None) or list(request.segments)))
+        self.called.append((broker, [*request.offsets] if _method == "CancelDelayed" else [*request.segments]))
         answer = self.answers.pop(0)
         if isinstance(answer, errors.SeriatimError):
             raise answer
         return answer
 
     async def cancel(self, context: Context | None = None, **more: Any) -> delayed_pb2.CancelDelayedResponse:
-        wanted = {"topic": "t", "partition": 0, "offset": AT} | more
+        wanted = {"topic": "t", "partition": 0, "offsets": [AT]} | more
         return await self.servicer.CancelDelayed(delayed_pb2.CancelDelayedRequest(**wanted), context or Context())
+
+    async def result(self, offset: int = AT) -> int:
+        """What became of one message."""
+        return (await self.cancel(offsets=[offset])).messages[0].result
 
     async def list(self, context: Context | None = None, **more: Any) -> delayed_pb2.ListDelayedResponse:
         request = delayed_pb2.ListDelayedRequest(**({"topic": "t", "partition": 0} | more))
@@ -144,31 +149,36 @@ def elsewhere(server: str = "g1-0") -> tuple[Any, ...]:
     return None, errors.GroupHeadElsewhereError("elsewhere"), server
 
 
+def told(**what: Any) -> delayed_pb2.CancelDelayedResponse:
+    """What another broker answers about one message."""
+    return delayed_pb2.CancelDelayedResponse(messages=[delayed_pb2.CancelledMessage(**what)])
+
+
 # ---- cancel ---------------------------------------------------------------------------------------------
 
 
 async def test_the_own_core_answers_without_a_read_of_the_coordinator(cluster: Cluster) -> None:
     cluster.cancels = [(outcome, None) for outcome in CancelOutcome]
-    answers = [await cluster.cancel() for _ in CancelOutcome]
-    assert [answer.result for answer in answers] == [1, 2, 3]
-    assert {answer.server_address for answer in answers} == {"g0-0:1"}
+    answer = await cluster.cancel(offsets=[AT, AT + 1, AT + 2])
+    assert [message.result for message in answer.messages] == [1, 2, 3]
+    assert answer.server_address == "g0-0:1"
     assert cluster.topics_read == []
 
 
 async def test_a_cancellation_is_passed_on_to_the_server_that_the_core_names(cluster: Cluster) -> None:
     cluster.cancels = [elsewhere()]
-    cluster.answers = [delayed_pb2.CancelDelayedResponse(result=CANCELLED, server_address="unreachable:9")]
+    cluster.answers = [told(result=CANCELLED)]
     answer = await cluster.cancel()
-    assert (answer.result, answer.server_address) == (CANCELLED, "g1-0:1")
-    assert cluster.called == [(OWN, AT), ("g1-0", AT)]
+    assert (answer.messages[0].result, answer.server_address) == (CANCELLED, "g1-0:1")
+    assert cluster.called == [(OWN, AT), ("g1-0", [AT])]
 
 
 async def test_the_coordinator_names_the_server_if_the_core_does_not_know_the_segment(cluster: Cluster) -> None:
     cluster.segments = [segment_at(1, "g2-0")]
     cluster.cancels = [(None, errors.NotServingError("not known"))]
-    cluster.answers = [delayed_pb2.CancelDelayedResponse(result=CANCELLED)]
-    assert (await cluster.cancel()).result == CANCELLED
-    assert cluster.called[1:] == [("g2-0", AT)]
+    cluster.answers = [told(result=CANCELLED)]
+    assert await cluster.result() == CANCELLED
+    assert cluster.called[1:] == [("g2-0", [AT])]
 
 
 async def test_a_cancellation_is_tried_again_until_a_server_answers(cluster: Cluster) -> None:
@@ -177,11 +187,12 @@ async def test_a_cancellation_is_tried_again_until_a_server_answers(cluster: Clu
         (None, errors.NotServingError("not settled", retry_after_ms=1)), elsewhere(), elsewhere(),
         (CancelOutcome.TOO_LATE, None),
     ]  # fmt: skip
-    cluster.answers = [errors.UnavailableError("dead"), errors.GroupHeadElsewhereError("not here")]
-    assert (await cluster.cancel()).result == delayed_pb2.CANCEL_RESULT_TOO_LATE
+    refusal = error_to_proto(errors.GroupHeadElsewhereError("not here"))
+    cluster.answers = [errors.UnavailableError("dead"), told(error=refusal)]
+    assert await cluster.result() == delayed_pb2.CANCEL_RESULT_TOO_LATE
     cluster.cancels = [(None, errors.NotServingError("not settled", retry_after_ms=30))] * 9
-    with pytest.raises(RefusedError, match="not settled"):
-        await cluster.cancel(Context(left_s=0.05))
+    answer = await cluster.cancel(Context(left_s=0.05))
+    assert answer.messages[0].error.message == "not settled"
 
 
 async def test_a_message_of_a_segment_that_is_gone_or_lost_is_not_found(cluster: Cluster) -> None:
@@ -189,37 +200,37 @@ async def test_a_message_of_a_segment_that_is_gone_or_lost_is_not_found(cluster:
     unknown = (None, errors.NotServingError("not known", retry_after_ms=30))
     for no in (1, 2):
         cluster.cancels = [unknown]
-        answer = await cluster.cancel(offset=make_offset(no, 5))
-        assert answer.result == delayed_pb2.CANCEL_RESULT_NOT_FOUND
+        assert await cluster.result(make_offset(no, 5)) == delayed_pb2.CANCEL_RESULT_NOT_FOUND
     cluster.cancels = [unknown] * 9
-    with pytest.raises(RefusedError, match="not known"):
-        await cluster.cancel(Context(left_s=0.05), offset=make_offset(4, 5))
+    answer = await cluster.cancel(Context(left_s=0.05), offsets=[make_offset(4, 5)])
+    assert answer.messages[0].error.message == "not known"
 
 
 async def test_a_message_that_was_stored_earlier_is_cancelled_there(cluster: Cluster) -> None:
     earlier = make_offset(1, 2)
     stored = (None, errors.OutcomeUnknownError("earlier"), "", earlier)
     cluster.cancels = [stored, (CancelOutcome.CANCELLED, None)]
-    assert (await cluster.cancel(offset=make_offset(2, 9))).result == CANCELLED
+    assert await cluster.result(make_offset(2, 9)) == CANCELLED
     assert [offset for _, offset in cluster.called] == [make_offset(2, 9), earlier]
     cluster.cancels, cluster.called = [elsewhere(), (CancelOutcome.CANCELLED, None)], []
-    cluster.answers = [delayed_pb2.CancelDelayedResponse(stored_at=earlier)]
-    assert (await cluster.cancel(offset=make_offset(2, 9))).result == CANCELLED
+    cluster.answers = [told(stored_at=earlier)]
+    assert await cluster.result(make_offset(2, 9)) == CANCELLED
     assert cluster.called[-1] == (OWN, earlier)
 
 
 async def test_a_call_that_was_passed_on_stays_here(cluster: Cluster) -> None:
     cluster.cancels = [elsewhere(), (None, errors.OutcomeUnknownError("earlier"), "", 77)]
-    with pytest.raises(RefusedError, match="elsewhere"):
-        await cluster.cancel(Context(is_forwarded=True))
-    answer = await cluster.cancel(Context(is_forwarded=True))
-    assert (answer.result, answer.stored_at) == (0, 77)
+    elsewhere_told, earlier = (await cluster.cancel(Context(is_forwarded=True), offsets=[AT, AT])).messages
+    assert elsewhere_told.error.message == "elsewhere"
+    assert (earlier.result, earlier.stored_at) == (0, 77)
     assert [broker for broker, _ in cluster.called] == [OWN, OWN]
 
 
 async def test_requests_about_what_cannot_be_are_refused(cluster: Cluster) -> None:
     for wrong in (
-        {"offset": OFFSET_MAX + 1},
+        {"offsets": [AT, OFFSET_MAX + 1]},
+        {"offsets": []},
+        {"offsets": [AT] * 1_001},
         {"partition": 1},
         {"topic": "nowhere"},
         {"topic": "a b"},

@@ -19,6 +19,7 @@ from seriatim_api.errors import (
     UnknownTopicError,
 )
 from seriatim_api.ids import OFFSET_MAX, make_offset
+from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import broker_pb2, delayed_pb2, records_pb2
 
 
@@ -51,8 +52,9 @@ class Broker:
         return await self.cancellations.cancel("t", 1, offset, timeout_s)
 
 
-def answer(result: int, address: str = "b:1") -> delayed_pb2.CancelDelayedResponse:
-    return delayed_pb2.CancelDelayedResponse(result=cast(Any, result), server_address=address)
+def answer(*results: int, address: str = "b:1") -> delayed_pb2.CancelDelayedResponse:
+    messages = [delayed_pb2.CancelledMessage(result=cast(Any, result)) for result in results]
+    return delayed_pb2.CancelDelayedResponse(messages=messages, server_address=address)
 
 
 def page(*rows: tuple[int, int], after: tuple[int, int] | None = None, **more: Any) -> delayed_pb2.ListDelayedResponse:
@@ -66,16 +68,18 @@ def page(*rows: tuple[int, int], after: tuple[int, int] | None = None, **more: A
 
 
 async def test_each_answer_is_an_outcome_and_its_server_is_asked_first_next_time() -> None:
-    broker = Broker(answer(1), answer(2, ""), answer(3))
+    broker = Broker(answer(1), answer(2, address=""), answer(3))
     assert await broker.cancel() is CancelOutcome.CANCELLED
     assert await broker.cancel(make_offset(3, 9)) is CancelOutcome.TOO_LATE
     assert await broker.cancel(make_offset(4, 0)) is CancelOutcome.NOT_FOUND
     assert [first for _, first in broker.asked] == [None, "b:1", None]
-    assert broker.asked[0][0] == delayed_pb2.CancelDelayedRequest(topic="t", partition=1, offset=make_offset(3, 5))
+    assert broker.asked[0][0] == delayed_pb2.CancelDelayedRequest(topic="t", partition=1, offsets=[make_offset(3, 5)])
 
 
 async def test_a_retriable_refusal_is_asked_again_until_the_time_is_over() -> None:
-    broker = Broker(OverloadedError("busy", retry_after_ms=1), NotServingError("not yet"), answer(1))
+    refused = delayed_pb2.CancelledMessage(error=error_to_proto(NotServingError("not settled", retry_after_ms=1)))
+    one = delayed_pb2.CancelDelayedResponse(messages=[refused])
+    broker = Broker(OverloadedError("busy", retry_after_ms=1), NotServingError("not yet"), one, answer(1))
     assert await broker.cancel() is CancelOutcome.CANCELLED
     broker = Broker(*[NotServingError("not yet", retry_after_ms=20)] * 9)
     with pytest.raises(NotServingError):
@@ -84,6 +88,34 @@ async def test_a_retriable_refusal_is_asked_again_until_the_time_is_over() -> No
     broker = Broker(PartitionOutOfRangeError("no such partition"))
     with pytest.raises(PartitionOutOfRangeError):
         await broker.cancel()
+
+
+async def test_messages_that_wait_for_a_question_are_in_the_next_one() -> None:
+    broker = Broker(answer(1), answer(2), answer(3, 1, 2), answer(1), answer(1))
+    outcomes = await asyncio.gather(*(broker.cancel(make_offset(3, at)) for at in range(6)))
+    kinds = (CancelOutcome.CANCELLED, CancelOutcome.TOO_LATE, CancelOutcome.NOT_FOUND)
+    assert [kinds.index(outcome) for outcome in outcomes] == [0, 1, 2, 0, 0, 1]
+    assert [[offset & 0xFF for offset in asked.offsets] for asked, _ in broker.asked] == [[0], [1], [2, 4, 5], [3]]
+    assert await broker.cancel() is CancelOutcome.CANCELLED, "nothing is left under way"
+
+
+async def test_an_error_is_that_of_all_messages_of_the_question() -> None:
+    wrong = PartitionOutOfRangeError("no such partition")
+    broker = Broker(answer(1), answer(1), wrong, answer(1))
+    calls = (broker.cancel(make_offset(3, at)) for at in range(5))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [outcome is wrong for outcome in outcomes] == [False, False, True, False, True]
+
+
+async def test_a_cancelled_caller_does_not_hold_up_the_others() -> None:
+    broker = Broker(*[answer(1)] * 4)
+    tasks = [asyncio.create_task(broker.cancel(make_offset(3, at))) for at in range(5)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    tasks[2].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(outcome, CancelOutcome) for outcome in done] == [False, True, False, True, True]
+    assert await broker.cancel(timeout_s=1.0) is CancelOutcome.CANCELLED
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from seriatim_api.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -54,22 +55,24 @@ class CancelDelayedRequest(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     """number in the topic"""
-    offset: _builtins.int
-    """where the message was stored first"""
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """where the messages were stored first; at most 1,000"""
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -79,28 +82,56 @@ Global___CancelDelayedRequest: _TypeAlias = CancelDelayedRequest  # noqa: Y015
 class CancelDelayedResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    RESULT_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
     SERVER_ADDRESS_FIELD_NUMBER: _builtins.int
-    STORED_AT_FIELD_NUMBER: _builtins.int
-    result: Global___CancelResult.ValueType
     server_address: _builtins.str
-    """of the broker that answered, to ask it at once next time; empty: not known"""
-    stored_at: _builtins.int
-    """between brokers: the message is at this offset, and must be cancelled there"""
+    """of the broker that answered for the first one, to ask it at once next time"""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___CancelledMessage]:
+        """in the order of the request"""
+
     def __init__(
         self,
         *,
-        result: Global___CancelResult.ValueType = ...,
+        messages: _abc.Iterable[Global___CancelledMessage] | None = ...,
         server_address: _builtins.str = ...,
-        stored_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["result", b"result", "server_address", b"server_address", "stored_at", b"stored_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "server_address", b"server_address"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelDelayedResponse: _TypeAlias = CancelDelayedResponse  # noqa: Y015
+
+@_typing.final
+class CancelledMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    STORED_AT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    result: Global___CancelResult.ValueType
+    stored_at: _builtins.int
+    """between brokers: the message is at this offset, and must be cancelled there"""
+    @_builtins.property
+    def error(self) -> _common_pb2.Error:
+        """why there is no result"""
+
+    def __init__(
+        self,
+        *,
+        result: Global___CancelResult.ValueType = ...,
+        stored_at: _builtins.int = ...,
+        error: _common_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "result", b"result", "stored_at", b"stored_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelledMessage: _TypeAlias = CancelledMessage  # noqa: Y015
 
 @_typing.final
 class ListDelayedRequest(_message.Message):

@@ -50,7 +50,7 @@ class DelayedServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CancelDelayed(self, request, context):
-        """Call a delayed message back. The same call again has the same answer.
+        """Call delayed messages back. The same call again has the same answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

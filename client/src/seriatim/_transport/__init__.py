@@ -6,7 +6,7 @@ The pure cores decide what goes over the streams, and when. This package has con
     certificates   the client's certificates
     reasons        why connections failed, for humans
     unary          questions: to one broker after another, until one answers
-    cancellations  cancellations of delayed messages, each asked of the broker that answered the last one
+    cancellations  cancellations of delayed messages: those of a segment together, at the broker that answered last
     silence        notices that no broker answers
     append         streams of batches to masters
     consume        streams of deliveries from servers

@@ -21,6 +21,7 @@ from seriatim_api.errors import (
     UnavailableError,
 )
 from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, PartitionId, check_name, make_offset, split_offset
+from seriatim_api.status import error_from_proto, error_to_proto
 from seriatim_api.v1 import delayed_pb2, delayed_pb2_grpc
 
 from ...core.values.delayed_messages import (
@@ -40,6 +41,8 @@ from ..calls.services import Services, answered, remaining_s, typed_errors
 
 ROUND_PAUSE_S: Final = 0.02
 """Pause before a cancellation that cannot be answered now is tried again, until the deadline."""
+
+CANCELS_PER_CALL_MAX: Final = 1_000
 
 TRY_S: Final = 2.0
 """A broker that does not answer within this time is asked again: it may have been replaced."""
@@ -96,58 +99,78 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
     async def CancelDelayed(  # noqa: N802 - the contract's names
         self, request: delayed_pb2.CancelDelayedRequest, context: Any
     ) -> delayed_pb2.CancelDelayedResponse:
-        """Have the server of the message's segment cancel it. To ask again is harmless: each answer is final."""
+        """Have the servers of the messages' segments cancel them. To ask again is harmless: each answer is final."""
         until = time.monotonic() + remaining_s(context) * 0.9
-        if request.offset > OFFSET_MAX:
-            raise BadRequestError(f"{request.offset} is no offset")
+        if not 1 <= len(request.offsets) <= CANCELS_PER_CALL_MAX:
+            raise BadRequestError(
+                f"a call cancels 1 to {CANCELS_PER_CALL_MAX:,} messages, not {len(request.offsets):,}"
+            )
+        if max(request.offsets) > OFFSET_MAX:
+            raise BadRequestError(f"{max(request.offsets)} is no offset")
         partition = await self._partition(request.topic, request.partition)
-        if is_forwarded(context):
-            return await self._cancel_here(partition, request.offset, until)
+        stays = is_forwarded(context)
+        found = await asyncio.gather(
+            *(self._outcome(partition, request, offset, until, stays=stays) for offset in request.offsets)
+        )
+        return delayed_pb2.CancelDelayedResponse(
+            messages=(message for message, _ in found), server_address=self._addresses.of(found[0][1])
+        )
+
+    async def _outcome(
+        self,
+        partition: PartitionId,
+        request: delayed_pb2.CancelDelayedRequest,
+        offset: int,
+        until: float,
+        *,
+        stays: bool,
+    ) -> tuple[delayed_pb2.CancelledMessage, str]:
+        """What becomes of one message, and which broker says it. `stays`: no other broker is asked."""
         while True:
             try:
-                answer = await self._cancel(partition, request, until)
+                if stays:
+                    return await self._cancel_here(partition, offset, until), self._own
+                answer, server = await self._cancel(partition, request, offset, until)
                 if answer.result:
-                    return answer
-                request.offset = answer.stored_at
+                    return answer, server
+                offset = answer.stored_at
                 continue
             except SeriatimError as exc:
                 may_succeed = exc.retriable or isinstance(exc, UnavailableError | DeadlineExceededError)
                 pause_s = max(ROUND_PAUSE_S, (exc.retry_after_ms or 0) / 1000)
-                if not may_succeed or time.monotonic() + pause_s >= until:
-                    raise
+                if stays or not may_succeed or time.monotonic() + pause_s >= until:
+                    return delayed_pb2.CancelledMessage(error=error_to_proto(exc)), ""
             await asyncio.sleep(pause_s)
 
     async def _cancel(
-        self, partition: PartitionId, request: delayed_pb2.CancelDelayedRequest, until: float
-    ) -> delayed_pb2.CancelDelayedResponse:
+        self, partition: PartitionId, request: delayed_pb2.CancelDelayedRequest, offset: int, until: float
+    ) -> tuple[delayed_pb2.CancelledMessage, str]:
         """Ask the own core, and the server if that is another broker."""
         try:
-            return await self._cancel_here(partition, request.offset, until)
+            return await self._cancel_here(partition, offset, until), self._own
         except SeriatimError as exc:
-            server = exc.details.get("server") or await self._server_of(partition, request.offset)
+            server = exc.details.get("server") or await self._server_of(partition, offset)
             if server is None:
-                return delayed_pb2.CancelDelayedResponse(result=delayed_pb2.CANCEL_RESULT_NOT_FOUND)
+                return delayed_pb2.CancelledMessage(result=delayed_pb2.CANCEL_RESULT_NOT_FOUND), ""
             if server in ("", self._own):
                 raise
         left_s = max(min(until - time.monotonic(), TRY_S), 0.001)
-        answer: delayed_pb2.CancelDelayedResponse
-        answer = await self._calls.delayed(server, "CancelDelayed", request, left_s)
-        answer.server_address = self._addresses.of(server)
-        return answer
+        asked = delayed_pb2.CancelDelayedRequest(topic=request.topic, partition=request.partition, offsets=[offset])
+        answer: delayed_pb2.CancelledMessage
+        (answer,) = (await self._calls.delayed(server, "CancelDelayed", asked, left_s)).messages
+        if answer.HasField("error"):
+            raise error_from_proto(answer.error)
+        return answer, server
 
-    async def _cancel_here(
-        self, partition: PartitionId, offset: int, until: float
-    ) -> delayed_pb2.CancelDelayedResponse:
+    async def _cancel_here(self, partition: PartitionId, offset: int, until: float) -> delayed_pb2.CancelledMessage:
         asked = await self._services.ask_core(
             lambda number: CancelDelayed(number, partition, offset), max(until - time.monotonic(), 0.001)
         )
         assert isinstance(asked, DelayedCancelled)
         if asked.outcome is not None:
-            return delayed_pb2.CancelDelayedResponse(
-                result=_RESULTS[asked.outcome], server_address=self._addresses.of(self._own)
-            )
+            return delayed_pb2.CancelledMessage(result=_RESULTS[asked.outcome])
         if asked.offset:
-            return delayed_pb2.CancelDelayedResponse(stored_at=asked.offset)
+            return delayed_pb2.CancelledMessage(stored_at=asked.offset)
         assert asked.error is not None
         if asked.server:
             asked.error.details["server"] = asked.server
