@@ -6,6 +6,8 @@ that came too late is, or will be. A refusal is not final: the request is sent a
 
 from __future__ import annotations
 
+from typing import Final
+
 from seriatim_api import errors
 from seriatim_api.delayed import CancelOutcome
 from seriatim_api.ids import split_offset
@@ -19,6 +21,10 @@ from ..values.delayed_messages import CancelDelayed, DelayedCancelled, DelayedFo
 from ..values.kinds import TimerKind
 from ..values.segment import SegmentState
 from . import ledger, serving
+
+KEPT_US: Final = 1_000_000
+"""What was done in a segment stays in memory for this long after a cancellation. Without it, a segment of which nothing
+is left would be forgotten between the refusal of a request and its repetition, each time."""
 
 
 def cancel(broker: BrokerState, partition: Partition, event: CancelDelayed) -> None:
@@ -45,6 +51,8 @@ def cancel(broker: BrokerState, partition: Partition, event: CancelDelayed) -> N
         _answer_absent(broker, event.request, log, index)
     else:
         firing = serving.take_up(broker, partition, no)
+        if no in partition.firing:
+            partition.firing[no].kept_until_us = broker.now.mono_us + KEPT_US
         if firing is None:
             serving.try_again(
                 broker, event.request, f"segment {no} is about to be served, or one before it is not settled"

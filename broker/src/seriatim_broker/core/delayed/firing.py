@@ -117,7 +117,10 @@ def _go_on(broker: BrokerState, partition: Partition, firing: Firing) -> None:
         firing.is_done = True
     _write(broker, partition, segment, firing)
     _send(broker, partition, firing)
-    if firing.is_idle:
+    left_us = firing.kept_until_us - broker.now.mono_us
+    if firing.is_idle and left_us > 0:
+        broker.poll(left_us, TimerKind.DELAYED, partition.id, firing.no)
+    elif firing.is_idle:
         serving.stop(broker, partition, firing)
     else:
         _wait(broker, partition, firing)

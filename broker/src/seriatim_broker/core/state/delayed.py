@@ -157,6 +157,7 @@ class Firing(State):
         is_done: The segment is sealed, and nothing of it is left. None: a control record says so.
         cancels: Requests to cancel that wait for a control record.
         reads: Those for which the disk is read, by the serial of the read.
+        kept_until_us: It stays in memory until then: cancellations may be repeated.
     """
 
     no: int
@@ -171,6 +172,7 @@ class Firing(State):
     ended: list[int] = field(default_factory=list)
     begun: int = 0
     is_done: bool | None = False
+    kept_until_us: int = 0
     cancels: list[Cancelling] = field(default_factory=list)
     reads: dict[int, Cancelling] = field(default_factory=dict)
 
