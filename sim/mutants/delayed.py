@@ -3,7 +3,7 @@
 from .rows import mutations
 
 MUTATIONS = mutations("""
-[D1 D2 D3 D4 I1 I2 I9 I12 CORE delayed]
+[D1 D2 D3 D4 I1 I2 I9 I12 K1 K2 CORE delayed]
 fire-unsettled: nothing is fired or cancelled before all segments before are settled
 @ core.delayed.serving.take_up
 - if not chain.settled_before(no) or log.record.quarantined:
@@ -27,7 +27,9 @@ run-is-kept: a number has the same messages for every server
 + rows = rows._replace(runs=(), next_number=lowest)
 cancel-too-late: a message in a run is not cancelled
 @ core.delayed.cancelling.on_found
-- elif firing.run_with(index) is not None or not firing.passed.not_passed(index, index + 1):
+- elif run is not None and not (run.number and ledger.is_common(firing, run.written)):
+-     serving.try_again(broker, request, "the message is about to be fired")
+- elif run is not None or not firing.passed.not_passed(index, index + 1):
 + elif not firing.passed.not_passed(index, index + 1):
 cancel-is-durable: a cancellation is answered when every eligible member has it
 @ core.delayed.cancelling._confirm

@@ -80,19 +80,33 @@ def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> 
     Rule `cancel-too-late` (D2): a message in a run is not cancelled. Without it:
       1. d is in run 1, which is sent. A cancellation is answered: cancelled.
       2. The master stores run 1. d is visible.
+
+    Rule `too-late-is-durable` (D3): it is too late when every eligible member has the number of the run. Without it:
+      1. d is in run 1, which only the server's memory has. A cancellation is answered: too late. The server dies.
+      2. The next server knows nothing of run 1, and cancels d.
+
+    Rule `cancel-looks-again` (D2, D3): the server asks for its right after the read. Without it:
+      1. The server reads for half a second, and is cut off meanwhile. Another member takes the right, and cancels d.
+      2. The read is over. d is in run 1 in the memory of the former server, so it answers: too late.
     """
     firing = partition.firing.get(event.segment_no)
     asked = firing.reads.pop(event.serial, None) if firing is not None else None
     if firing is None or asked is None:
         return
     request, index, _ = asked
+    if serving.take_up(broker, partition, event.segment_no) is not firing:
+        serving.try_again(broker, request, f"segment {event.segment_no} may be served by another broker by now")
+        return
+    run = firing.run_with(index)
     if event.failed:
         serving.try_again(broker, request, "the disk was not read")
     elif event.header is None:
         _answer(broker, request, CancelOutcome.NOT_FOUND)
     elif index in firing.cancelled:
         _confirm(broker, firing, request, index)
-    elif firing.run_with(index) is not None or not firing.passed.not_passed(index, index + 1):
+    elif run is not None and not (run.number and ledger.is_common(firing, run.written)):
+        serving.try_again(broker, request, "the message is about to be fired")
+    elif run is not None or not firing.passed.not_passed(index, index + 1):
         _answer(broker, request, CancelOutcome.TOO_LATE)
     else:
         assert partition.chain is not None
