@@ -25,6 +25,8 @@ def delayed(rng: random.Random, options: Options) -> Options:
     drawn = rng.choice(kinds)(rng, options)
     return replace(
         drawn,
+        keyed_consumers=rng.choice((0, 0, 1, 2)),
+        range_readers=rng.random() < 0.3,
         delayed_share=rng.choice((0.3, 0.6, 0.9)),
         one_clock_wrong=rng.random() < 0.5,
         wipe_share=0.0,

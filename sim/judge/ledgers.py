@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from typing import NamedTuple
 
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED
 from seriatim_api.ids import MemberId, PartitionId, format_offset, make_offset, split_offset
 from seriatim_api.key_names import name_of_key, name_of_offset
 from seriatim_broker.core.values.events import CursorRecord
@@ -41,7 +42,8 @@ class Ledgers:
     def __init__(self, seen: Seen, keyed: Keyed) -> None:
         self._seen = seen
         self._keyed = keyed
-        self._places: dict[tuple[PartitionId, int], list[int]] = {}  # of each message
+        self._places: dict[tuple[PartitionId, int, bool], list[int]] = {}  # of each message, where it is fired or not
+        self._flags: dict[tuple[PartitionId, int], int] = {}  # of the batch at an offset
         self._placed_count = 0
         self._numbers: dict[tuple[PartitionId, int], dict[int, int]] = {}  # message by index
         self._finished: dict[tuple[PartitionId, str, int, int], dict[int, tuple[list[int], int]]] = {}
@@ -154,13 +156,23 @@ class Ledgers:
         return known[index]
 
     def _is_repeat(self, partition: PartitionId, offset: int, message: int) -> bool:
-        """Whether the message is earlier in the order, too: then its first place counts."""
+        """Whether readers pass the message there: it is delayed, or it is earlier in the order, too.
+
+        What is fired repeats only what was fired before.
+        """
         placed = self._seen.placed
         for of, no, base in islice(placed, self._placed_count, None):
+            flags = placed[of, no, base].header.flags
             for place, one in enumerate(messages_of(placed[of, no, base])):
-                self._places.setdefault((of, one), []).append(make_offset(no, base + place))
+                at = make_offset(no, base + place)
+                self._places.setdefault((of, one, bool(flags & FLAG_FIRED)), []).append(at)
+                self._flags[of, at] = flags
         self._placed_count = len(placed)
-        earlier = (split_offset(known) for known in self._places.get((partition, message), ()) if known < offset)
+        flags = self._flags[partition, offset]
+        if flags & FLAG_DELAYED:
+            return True
+        places = self._places[partition, message, bool(flags & FLAG_FIRED)]
+        earlier = (split_offset(known) for known in places if known < offset)
         return any(index < self._seen.sealed.get((partition, no), (0, None))[0] for no, index in earlier)
 
     # ---- J2 -----------------------------------------------------------------------------------------
