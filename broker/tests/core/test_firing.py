@@ -26,8 +26,9 @@ from seriatim_broker.core.values.delayed import (
 from seriatim_broker.core.values.ledger_rows import LedgerRowError
 from seriatim_broker.core.values.log import Batch, DueRow, PutBatch
 from seriatim_broker.core.values.messages import FORM_DELAYED
+from seriatim_broker.core.values.states import put
 
-from .support import M01, MS, Bench, P, first_chain, header
+from .support import M01, M10, MS, Bench, P, first_chain, header
 
 SOON_MS = 500
 NAME = ledger_name(1)
@@ -45,6 +46,7 @@ class Firing(Bench):
         self.next_sequence = 0
         self.unreadable: set[int] = set()
         self.lag = False  # the follower confirms no control record
+        self.fits = 10_000  # how many messages fit into a body
         self.is_slow = False  # rows that are due are not read yet
 
     @classmethod
@@ -91,6 +93,9 @@ class Firing(Bench):
             self.do(dm.DueRead(serial, P, 1, tuple(sorted(rows))[: effect.count_max]))
         elif isinstance(effect, dm.ReadRun):
             self.answered.add(serial)
+            if sum(piece.message_count for piece in effect.pieces) > self.fits:
+                self.do(dm.RunRead(serial, P, 1, None, is_too_large=True))
+                return
             is_bad = any(piece.first in self.unreadable for piece in effect.pieces)
             self.do(dm.RunRead(serial, P, 1, None if is_bad else self._row(effect.pieces)))
         elif isinstance(effect, dm.FindDelayed):
@@ -214,6 +219,16 @@ def test_large_batches_are_runs_by_themselves(bench: Firing) -> None:
     assert bench.fired() == [[0], [1], [2]]
 
 
+def test_messages_that_do_not_fit_into_one_body_are_several_runs(bench: Firing) -> None:
+    bench.fits = 3
+    for count in (2, 5, 1):
+        bench.send(10, count=count)
+    bench.serve()
+    bench.wall_jump_ms += 50
+    bench.until_due(20)
+    assert [index for run in bench.fired() for index in run] == list(range(8))
+
+
 def test_a_run_has_a_limited_number_of_messages(bench: Firing) -> None:
     for _ in range(3):
         bench.send(10, count=RUN_MESSAGES_MAX // 2)
@@ -279,6 +294,43 @@ def test_a_cancellation_is_answered_when_every_disk_has_it(bench: Firing) -> Non
     again = bench.cancel(0)
     bench.serve()
     assert bench.outcome(again) is CancelOutcome.CANCELLED
+
+
+def test_a_cancellation_before_the_number_is_durable_is_asked_again(bench: Firing) -> None:
+    bench.send()
+    bench.serve()
+    bench.lag = True
+    bench.until_due()
+    request = bench.cancel(0)
+    bench.serve()
+    (refused,) = [one for one in bench.all(dm.DelayedCancelled) if one.request == request]
+    assert refused.error is not None
+    assert refused.error.retriable
+
+
+def test_a_ledger_does_not_wait_for_a_joining_member_that_is_gone(bench: Firing) -> None:
+    bench.send()
+    bench.serve()
+    firing = bench.part.firing[1]
+    right = bench.part.rights[1]
+    bench.link(M10)
+    right.joining = put(right.joining, M10, 1)
+    bench.cancel(0)
+    bench.serve()
+    assert firing.ledger.replications
+    bench.do(ev.LinkDown(M10.broker, bench.sessions[M10.broker], refused=True))
+    bench.wait(500 * MS, (M01,))
+    assert not firing.ledger.replications
+
+
+def test_a_message_that_is_due_and_not_committed_wakes_seldom(bench: Firing) -> None:
+    bench.send(10, committed=False)
+    bench.until_due(20)
+    steps = len(bench.wait(100 * MS, (M01,)))
+    begun = bench.core.state.serial
+    bench.wait(100 * MS, (M01,))
+    assert bench.core.state.serial - begun < 100, "every 2 ms"
+    assert steps < 100
 
 
 @pytest.mark.parametrize("is_stored", [False, True])

@@ -225,7 +225,9 @@ def on_run_read(broker: BrokerState, partition: Partition, event: RunRead) -> No
     run = firing.runs.end_read(event.serial) if firing is not None else None
     if firing is None or run is None:
         return
-    if event.row is None:
+    if event.is_too_large:
+        firing.split(run)
+    elif event.row is None:
         pause_us = firing.runs.read_failed(run, broker.now.mono_us)
         if run.tries == 5:
             broker.out.note("delayed_waits", partition.id, segment=firing.no, error="messages cannot be read now")
@@ -345,7 +347,9 @@ def _wait(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     ahead, now_ms = firing.ahead, broker.now.wall_ms
     if ahead.rows and len(firing.runs.waiting) < firing.runs.limits.items_max:
         next_ms = ahead.rows[0].due_ms
-    elif ahead.next_due_ms != ALL[0]:
+        if next_ms <= now_ms:
+            return  # it is not committed: `_make_runs` has it looked at again
+    elif not ahead.reading and ahead.next_due_ms != ALL[0]:
         next_ms = ahead.next_due_ms - AHEAD_MS
     else:
         return  # the next append wakes it

@@ -10,6 +10,7 @@ from __future__ import annotations
 from seriatim_api.ids import MemberId
 
 from ..consumers.cursors import control_records
+from ..consumers.groups import progress
 from ..peers import disks, right
 from ..state.broker import BrokerState
 from ..state.delayed import Firing
@@ -92,3 +93,6 @@ def chase(broker: BrokerState, partition: Partition, firing: Firing) -> None:
         right.seek(broker, partition, firing.no)
     if broker.member in waited_for and disks.is_hung(broker, broker.member):
         right.offer(broker, partition, firing.no)
+    for member in [member for member in right.joining(partition, firing.no) if disks.is_hung(broker, member)]:
+        right.stop_joining(partition, firing.no, member)
+        progress.expect_no_more(partition, firing.no, member)

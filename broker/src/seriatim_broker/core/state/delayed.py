@@ -204,6 +204,21 @@ class Firing(State):
         del self.runs.waiting[run.name]
         self.in_runs.difference_update(piece.first for piece in run.pieces)
 
+    def split(self, run: Run) -> None:
+        """The messages do not fit into one body: two runs take the place of this one, each with half of them."""
+        pieces = run.pieces
+        if len(pieces) == 1:
+            first, count = pieces[0]
+            half = count // 2
+            pieces = (Piece(first, half), Piece(first + half, count - half))
+        waiting, self.runs.waiting = self.runs.waiting, {}
+        for known in waiting.values():
+            if known is run:
+                self.add_run(run.due_ms, pieces[: len(pieces) // 2])
+                self.add_run(run.due_ms, pieces[len(pieces) // 2 :])
+            else:
+                self.runs.waiting[known.name] = known
+
     def give_number(self, run: Run) -> None:
         """The run, whose body was read, has the next number. One producer sends all runs of the segment."""
         self.runs.give_number(run, 0)

@@ -342,7 +342,7 @@ class SegmentLog(State):
             previous_checksum=self.tail_checksum,
             checksum=broker.checksum,
             spared=spared,
-            due_time_ms=due_time_at(header, append_time_ms),
+            due_time_ms=due_time_at(header, broker.now.wall_ms),
         )
         batch = Batch(placed, body)
         self._take(broker, batch, adopts, may_wait)

@@ -134,13 +134,17 @@ class DueRead:
 
 @dataclass(frozen=True, slots=True)
 class RunRead:
-    """The answer to `ReadRun`; `row` is None if the read failed."""
+    """The answer to `ReadRun`; `row` is None if the read failed.
+
+    `is_too_large`: the messages are larger together than a body may be. They were compressed.
+    """
 
     serial: int
     partition: PartitionId
     segment_no: int
     row: RunRow | None
     is_damaged: bool = False
+    is_too_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,10 @@ def refusal(header: BatchHeader, topic: str) -> BadRequestError | None:
     return BadRequestError(f"{why}; nothing was stored") if why else None
 
 
-def due_time_at(header: BatchHeader, append_time_ms: int) -> int | None:
-    """When the batch is due if it is appended at that time; 0: it is not delayed any more; None: as its header says.
+def due_time_at(header: BatchHeader, now_ms: int) -> int | None:
+    """When the batch is due if it is appended now; 0: it is not delayed any more; None: as its header says.
+
+    The master's wall clock counts, and not the append time. That may be ahead of it, if an earlier master's clock was.
 
     Rule `relative-by-master` (D4): the master counts a delay from the append on, by its own clock. Without it:
       1. A client's clock is an hour behind. It asks for a delay of ten minutes, and sends the time that it makes of it.
@@ -79,5 +81,5 @@ def due_time_at(header: BatchHeader, append_time_ms: int) -> int | None:
     """
     if not header.flags & FLAG_DELAYED or any(header.origin):
         return None
-    due_ms = append_time_ms - header.due_time_ms if header.due_time_ms < 0 else header.due_time_ms
-    return due_ms if due_ms > append_time_ms else 0
+    due_ms = now_ms - header.due_time_ms if header.due_time_ms < 0 else header.due_time_ms
+    return due_ms if due_ms > now_ms else 0

@@ -20,7 +20,7 @@ from seriatim_api.errors import CorruptionError, SeriatimError
 from seriatim_api.ids import PartitionId, make_offset
 
 from ...core.values import delayed_messages as dm
-from ...core.values.delayed import Piece, RunRow
+from ...core.values.delayed import RUN_BYTES_MAX, Piece, RunRow
 from ...core.values.delayed_messages import DelayedFound, DueRead, RunRead
 from ...core.values.log import Batch
 from ...interfaces.bodies import Bodies
@@ -29,6 +29,10 @@ from ...interfaces.storage import Storage
 READ_BYTES: Final = 1 << 20
 
 DUE_MS_MAX: Final = 1 << 62
+
+BODY_BYTES_MAX: Final = 2 * RUN_BYTES_MAX
+"""The largest body of a run with several messages. Batches that are compressed may be much larger when they are joined.
+A batch that a client sent has at most half of that."""
 
 THREAD_BYTES: Final = 64 << 10
 """Bodies of this many bytes together are joined in a thread."""
@@ -86,6 +90,8 @@ class DelayedReads:
             _log.error("run_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
             is_damaged = isinstance(exc, CorruptionError)
             return RunRead(effect.serial, effect.partition, effect.segment_no, None, is_damaged)
+        if len(row.body) > BODY_BYTES_MAX and row.message_count > 1:
+            return RunRead(effect.serial, effect.partition, effect.segment_no, None, is_too_large=True)
         return RunRead(effect.serial, effect.partition, effect.segment_no, row)
 
     async def _batches(self, effect: dm.ReadRun) -> list[Batch]:

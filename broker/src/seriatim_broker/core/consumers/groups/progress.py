@@ -87,6 +87,10 @@ def expect_no_more(partition: Partition, no: int, member: MemberId) -> None:
             if serial in served.ledger.replications:
                 served.ledger.replications[serial].waiting.pop(member, None)
                 finish_replication(served, serial)
+    firing = partition.firing.get(no)
+    if firing is not None and not (segment is not None and member in segment.eligible):
+        for replication in firing.ledger.replications.values():
+            replication.waiting.pop(member, None)
 
 
 def finish_replication(served: Served, serial: int) -> None:
