@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from seriatim_api import errors
+from seriatim_api.batch import BatchHeader
 from seriatim_api.delayed import CancelOutcome
 from seriatim_api.ids import split_offset
 
@@ -104,31 +105,47 @@ def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> 
         _answer(broker, request, CancelOutcome.NOT_FOUND)
     elif index in firing.cancelled:
         _confirm(broker, firing, request, index)
+    elif _answer_repeat(broker, partition, firing, asked, event.header):
+        pass
     elif run is not None and not (run.number and ledger.is_common(firing, run.written)):
         serving.try_again(broker, request, "the message is about to be fired")
     elif run is not None or not firing.passed.not_passed(index, index + 1):
         _answer(broker, request, CancelOutcome.TOO_LATE)
     else:
-        assert partition.chain is not None
-        segment = partition.chain.segment(firing.no)
-        before = None
-        if segment is not None and segment.incomplete_table:
-            before = producer_tables.want_before(broker, partition, firing.no)
-            if before is None:
-                serving.try_again(broker, request, "the producer tables of the segments before are not known yet")
-                return
-        if before is not None and before.covers(event.header):
-            found = before.find(event.header)
-            if found is None:
-                _answer(broker, request, CancelOutcome.TOO_LATE)
-                return
-            at = found.offset + index - event.header.base_index
-            error = errors.OutcomeUnknownError("the message was stored earlier: cancel it there")
-            broker.out.emit(DelayedCancelled(request, None, error, offset=at))
-            return
         firing.cancel(index)
         _confirm(broker, firing, request, index)
         broker.poll(0, TimerKind.DELAYED, partition.id, firing.no)
+
+
+def _answer_repeat(
+    broker: BrokerState, partition: Partition, firing: Firing, asked: Cancelling, header: BatchHeader
+) -> bool:
+    """Answer if the batch is a repeat, or may be one. Returns whether that is so.
+
+    Rule `first-place-answers` (D3): also when the repeat is passed. Without it:
+      1. d is in segments 1 and 2. A cancellation names its place in segment 2, is sent to the one in segment 1, and
+         answered there: cancelled.
+      2. d becomes due. The server of segment 2 passes it, because it is a repeat.
+      3. The cancellation comes once more, and the server of segment 2 answers: too late.
+    """
+    assert partition.chain is not None
+    segment = partition.chain.segment(firing.no)
+    if segment is None or not segment.incomplete_table:
+        return False
+    before = producer_tables.want_before(broker, partition, firing.no)
+    if before is None:
+        serving.try_again(broker, asked.request, "the producer tables of the segments before are not known yet")
+        return True
+    if not before.covers(header):
+        return False
+    found = before.find(header)
+    if found is None:
+        _answer(broker, asked.request, CancelOutcome.TOO_LATE)
+        return True
+    at = found.offset + asked.index - header.base_index
+    error = errors.OutcomeUnknownError("the message was stored earlier: cancel it there")
+    broker.out.emit(DelayedCancelled(asked.request, None, error, offset=at))
+    return True
 
 
 def _confirm(broker: BrokerState, firing: Firing, request: int, index: int) -> None:
