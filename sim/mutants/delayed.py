@@ -9,8 +9,8 @@ fire-unsettled: nothing is fired or cancelled before all segments before are set
 - if not chain.settled_before(no) or log.record.quarantined:
 + if log.record.quarantined:
 @ core.delayed.firing._drop_repeats
-- run.from_us = broker.now.mono_us + broker.config.retry_us
-- broker.poll(broker.config.retry_us, TimerKind.DELAYED, partition.id, firing.no)
+- pause_us = firing.runs.read_failed(run, broker.now.mono_us)
+- broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
 - return True
 + return False
 fire-above-commit: only what is committed is fired

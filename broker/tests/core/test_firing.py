@@ -9,6 +9,7 @@ from seriatim_api import errors
 from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, parse_header
 from seriatim_api.delayed import CancelOutcome, fire_producer
 from seriatim_api.ids import INDEX_MAX, make_offset
+from seriatim_broker.core.state import delayed as delayed_state
 from seriatim_broker.core.state.delayed import ALL, ROWS_MAX, Ahead
 from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values import effects as fx
@@ -93,9 +94,6 @@ class Firing(Bench):
             self.do(dm.DueRead(serial, P, 1, tuple(sorted(rows))[: effect.count_max]))
         elif isinstance(effect, dm.ReadRun):
             self.answered.add(serial)
-            if sum(piece.message_count for piece in effect.pieces) > self.fits:
-                self.do(dm.RunRead(serial, P, 1, None, is_too_large=True))
-                return
             is_bad = any(piece.first in self.unreadable for piece in effect.pieces)
             self.do(dm.RunRead(serial, P, 1, None if is_bad else self._row(effect.pieces)))
         elif isinstance(effect, dm.FindDelayed):
@@ -106,8 +104,13 @@ class Firing(Bench):
 
     def _row(self, pieces: tuple[Piece, ...]) -> RunRow:
         headers = tuple(next(b.header for b in self.batches() if _holds(b, piece.first)) for piece in pieces)
-        indexes = [index for piece in pieces for index in range(piece.first, piece.first + piece.message_count)]
-        return RunRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, (P, make_offset(1, indexes[0])), headers)
+        taken: list[Piece] = []
+        for first, count in pieces:
+            room = self.fits - sum(piece.message_count for piece in taken)
+            taken += [Piece(first, min(count, room))] if room else []
+        indexes = [index for first, count in taken for index in range(first, first + count)]
+        origin = (P, make_offset(1, indexes[0]))
+        return RunRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, origin, headers, tuple(taken))
 
     def batches(self) -> list[Batch]:
         """The batches that were written."""
@@ -219,7 +222,7 @@ def test_large_batches_are_runs_by_themselves(bench: Firing) -> None:
     assert bench.fired() == [[0], [1], [2]]
 
 
-def test_messages_that_do_not_fit_into_one_body_are_several_runs(bench: Firing) -> None:
+def test_messages_too_large_for_one_body_are_several_runs(bench: Firing) -> None:
     bench.fits = 3
     for count in (2, 5, 1):
         bench.send(10, count=count)
@@ -227,6 +230,16 @@ def test_messages_that_do_not_fit_into_one_body_are_several_runs(bench: Firing) 
     bench.wall_jump_ms += 50
     bench.until_due(20)
     assert [index for run in bench.fired() for index in run] == list(range(8))
+
+
+def test_the_rest_of_a_run_is_fired_by_the_next_server(bench: Firing) -> None:
+    bench.fits = 3
+    bench.send(10, count=5)
+    bench.until_due(20)
+    rows = bench.rows()
+    assert rows.runs[0].pieces == (Piece(0, 3),)
+    next_server = delayed_state.Firing.of(1, 2, 0, rows._replace(runs=rows.runs[:1]))
+    assert next_server.left_of(DueRow(10, 0, 5, 1)) == (Piece(3, 2),)
 
 
 def test_a_run_has_a_limited_number_of_messages(bench: Firing) -> None:
@@ -296,7 +309,7 @@ def test_a_cancellation_is_answered_when_every_disk_has_it(bench: Firing) -> Non
     assert bench.outcome(again) is CancelOutcome.CANCELLED
 
 
-def test_a_cancellation_before_the_number_is_durable_is_asked_again(bench: Firing) -> None:
+def test_a_cancellation_before_a_durable_number_is_refused(bench: Firing) -> None:
     bench.send()
     bench.serve()
     bench.lag = True
@@ -308,7 +321,7 @@ def test_a_cancellation_before_the_number_is_durable_is_asked_again(bench: Firin
     assert refused.error.retriable
 
 
-def test_a_ledger_does_not_wait_for_a_joining_member_that_is_gone(bench: Firing) -> None:
+def test_a_ledger_does_not_wait_for_a_joiner_that_is_gone(bench: Firing) -> None:
     bench.send()
     bench.serve()
     firing = bench.part.firing[1]

@@ -164,11 +164,12 @@ def _confirm(broker: BrokerState, firing: Firing, request: int, index: int) -> N
 
 def confirm(broker: BrokerState, firing: Firing) -> None:
     """Answer the cancellations whose control records count by now."""
-    done = [one for one in firing.cancels if one.serial and ledger.is_common(firing, one.serial)]
-    if done:
-        firing.cancels = [one for one in firing.cancels if one not in done]
-        for one in done:
+    waiting, firing.cancels = firing.cancels, []
+    for one in waiting:
+        if one.serial and ledger.is_common(firing, one.serial):
             _answer(broker, one.request, CancelOutcome.CANCELLED)
+        else:
+            firing.cancels.append(one)
 
 
 def _answer(broker: BrokerState, request: int, outcome: CancelOutcome) -> None:

@@ -31,6 +31,7 @@ from ..values.delayed import ALONE_BYTES, RUN_BYTES_MAX, RUN_MESSAGES_MAX, Piece
 from ..values.delayed_messages import DueRead, FireRuns, ReadDue, ReadRun, RunRead, RunsStored
 from ..values.kinds import TimerKind
 from ..values.segment import Segment
+from ..values.segments import Changes
 from . import cancelling, ledger, serving
 
 AHEAD_MS: Final = 2_000
@@ -58,6 +59,8 @@ def look(broker: BrokerState, partition: Partition, no: int) -> None:
                 known.ahead.add(row, broker.now.wall_ms + AHEAD_MS)
             log.fresh = []
         ledger.finish(partition, known)
+        if log.start > known.passed.floor:
+            known.trim(log.start)
     elif ledger.is_done(partition, no):
         return
     firing = serving.take_up(broker, partition, no)
@@ -65,7 +68,7 @@ def look(broker: BrokerState, partition: Partition, no: int) -> None:
         _go_on(broker, partition, firing)
 
 
-def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
+def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes: Changes) -> None:
     """The chain record changed: continue with everything that is served here, and stop with the rest."""
     for no, firing in list(partition.firing.items()):
         segment = chain.segment(no)
@@ -73,7 +76,7 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain) -> None:
             ledger.expect_only_eligible(broker, partition, segment, firing)
             if set(segment.eligible) - set(firing.ledger.eligible):
                 ledger.write(broker, partition, segment, firing)  # a new eligible member must have the newest one
-    for no in dict.fromkeys((*partition.firing, *partition.rights)):
+    for no in dict.fromkeys((*partition.firing, *partition.rights, *(segment.no for segment in changes.changed))):
         log = partition.logs.get(no)
         if no in partition.firing or (log is not None and log.has_delayed):
             look(broker, partition, no)
@@ -208,7 +211,7 @@ def _read(broker: BrokerState, partition: Partition, firing: Firing) -> None:
             broker.poll(wait_us, TimerKind.DELAYED, partition.id, firing.no)
             continue
         run.reading = broker.new_serial()
-        broker.out.emit(ReadRun(run.reading, partition.id, firing.no, run.pieces))
+        broker.out.emit(ReadRun(run.reading, partition.id, firing.no, run.pieces, bool(run.number)))
         _count_bytes(broker, partition, firing)
 
 
@@ -222,18 +225,19 @@ def _count_bytes(broker: BrokerState, partition: Partition, firing: Firing) -> N
 def on_run_read(broker: BrokerState, partition: Partition, event: RunRead) -> None:
     """The body of a run was read and made: number it."""
     firing = partition.firing.get(event.segment_no)
-    run = firing.runs.end_read(event.serial) if firing is not None else None
+    run = firing.end_read(event.serial) if firing is not None else None
     if firing is None or run is None:
         return
-    if event.is_too_large:
-        firing.split(run)
-    elif event.row is None:
+    if event.row is None:
         pause_us = firing.runs.read_failed(run, broker.now.mono_us)
         if run.tries == 5:
             broker.out.note("delayed_waits", partition.id, segment=firing.no, error="messages cannot be read now")
         broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
     elif not _drop_repeats(broker, partition, firing, run, event.row):
-        run.row, run.tries = event.row, 0
+        if event.row.pieces != run.pieces and not run.number:
+            firing.keep_first(run, event.row.pieces)
+        if event.row.pieces == run.pieces:
+            run.row, run.tries = event.row, 0
     look(broker, partition, firing.no)
 
 
@@ -251,8 +255,8 @@ def _drop_repeats(broker: BrokerState, partition: Partition, firing: Firing, run
         return False
     before = producer_tables.want_before(broker, partition, firing.no)
     if before is None:
-        run.from_us = broker.now.mono_us + broker.config.retry_us
-        broker.poll(broker.config.retry_us, TimerKind.DELAYED, partition.id, firing.no)
+        pause_us = firing.runs.read_failed(run, broker.now.mono_us)
+        broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
         return True
     repeats = [piece for piece, header in zip(run.pieces, row.headers, strict=True) if before.covers(header)]
     if not repeats:
@@ -345,10 +349,10 @@ def on_stored(broker: BrokerState, partition: Partition, event: RunsStored) -> N
 def _wait(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     """Look again when the next message is due, or when its row must be in memory."""
     ahead, now_ms = firing.ahead, broker.now.wall_ms
-    if ahead.rows and len(firing.runs.waiting) < firing.runs.limits.items_max:
+    if ahead.rows:
         next_ms = ahead.rows[0].due_ms
-        if next_ms <= now_ms:
-            return  # it is not committed: `_make_runs` has it looked at again
+        if next_ms <= now_ms or len(firing.runs.waiting) >= firing.runs.limits.items_max:
+            return  # it is not committed, and `_make_runs` has it looked at again, or a run must end first
     elif not ahead.reading and ahead.next_due_ms != ALL[0]:
         next_ms = ahead.next_due_ms - AHEAD_MS
     else:

@@ -12,6 +12,7 @@ from ..state.delayed import Firing
 from ..state.partition import Partition
 from ..values.delayed_messages import DelayedCancelled
 from ..values.kinds import TimerKind
+from ..values.ledger_rows import LedgerRowError
 from ..values.segment import Segment, SegmentState
 from ..values.states import drop, put
 from . import ledger
@@ -45,13 +46,25 @@ def take_up(broker: BrokerState, partition: Partition, no: int) -> Firing | None
         return None
     if not chain.settled_before(no) or log.record.quarantined:
         return None  # a newer record wakes it
+    # Rule `fire-in-sync` (D1, D3): a server whose copy is not complete waits until it is. Without it:
+    #   1. The topic does not flush. The server of segment 1 loses power, and with it the end of its copy.
+    #   2. It finds all rows passed, and writes that nothing is left.
+    #   3. Its copy is completed. d is in the part that was missing, and is never fired.
+    if segment.state is SegmentState.SEALED and not log.is_in_sync:
+        broker.poll(broker.config.silence_us, TimerKind.DELAYED, partition.id, no)
+        return None
     if partition.rights[no].blind:
         # The messages wait. What was fired of them is in no ledger that this member could read.
         broker.poll(LOOK_US, TimerKind.DELAYED, partition.id, no)
         return None
     firing = partition.firing.get(no)
     if firing is None:
-        firing = ledger.begin(broker, partition, segment)
+        try:
+            firing = ledger.begin(broker, partition, segment)
+        except LedgerRowError as exc:
+            broker.out.note("delay_ledger_unreadable", partition.id, segment=no, error=str(exc))
+            broker.poll(LOOK_US, TimerKind.DELAYED, partition.id, no)
+            return None
         partition.firing = put(partition.firing, no, firing)
         log.fresh = []
     return firing if ledger.is_common(firing, firing.begun) else None

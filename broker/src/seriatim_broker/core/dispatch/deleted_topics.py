@@ -11,6 +11,7 @@ from seriatim_api import errors
 
 from ..consumers.groups import record_changes
 from ..consumers.ranges import range_reads
+from ..delayed import serving
 from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..values.effects import AppendRefused, Resolved
@@ -40,5 +41,7 @@ def answer_all(broker: BrokerState, partition: Partition) -> None:
     for request in requests:
         broker.out.emit(Resolved(request, None, deleted))
     range_reads.fail_all(broker, partition, deleted)
+    for firing in list(partition.firing.values()):
+        serving.stop(broker, partition, firing)
     publication_rows.fail_all(broker, partition, deleted)
     record_changes.on_no_partition(broker, partition)

@@ -65,7 +65,7 @@ def learn(broker: BrokerState, partition: Partition, chain: Chain, revision: int
     fencing.on_learned(broker, partition, chain)
     settle.on_learned(broker, partition, chain, changes)
     copying.on_learned(broker, partition, chain, changes)
-    firing.on_learned(broker, partition, chain)
+    firing.on_learned(broker, partition, chain, changes)
     routes.answer_waiters(broker, partition)
 
 

@@ -150,7 +150,7 @@ class Firing(State):
         cancelled: Those of them that were cancelled.
         runs: The runs that are read, numbered and sent.
         ahead: The rows that come next.
-        in_runs: The first index of each piece that is in a run.
+        in_runs: The indexes that are in runs.
         numbered: Runs whose numbers are in no control record yet.
         ended: The numbers of runs that are stored, as long as a control record has them.
         begun: The serial of the first control record. Nothing is fired or cancelled before it counts.
@@ -196,28 +196,44 @@ class Firing(State):
         """These messages are fired together."""
         run = Run(pieces[0].first.to_bytes(8, "big"), due_ms=due_ms, pieces=pieces)
         self.runs.waiting[run.name] = run
-        self.in_runs.update(piece.first for piece in pieces)
+        for piece in pieces:
+            self.in_runs.update(range(piece.first, piece.first + piece.message_count))
         return run
 
     def drop_run(self, run: Run) -> None:
         """The run is done with, or is made again."""
         del self.runs.waiting[run.name]
-        self.in_runs.difference_update(piece.first for piece in run.pieces)
+        for piece in run.pieces:
+            self.in_runs.difference_update(range(piece.first, piece.first + piece.message_count))
 
-    def split(self, run: Run) -> None:
-        """The messages do not fit into one body: two runs take the place of this one, each with half of them."""
-        pieces = run.pieces
-        if len(pieces) == 1:
-            first, count = pieces[0]
-            half = count // 2
-            pieces = (Piece(first, half), Piece(first + half, count - half))
+    def keep_first(self, run: Run, pieces: tuple[Piece, ...]) -> None:
+        """Only these, the first ones of the run, fit into one body. The others are another run, right after it."""
+        at, until = len(pieces) - 1, pieces[-1].first + pieces[-1].message_count
+        cut = run.pieces[at]
+        rest = run.pieces[at + 1 :]
+        if until < cut.first + cut.message_count:
+            rest = (Piece(until, cut.first + cut.message_count - until), *rest)
+        run.pieces = pieces
         waiting, self.runs.waiting = self.runs.waiting, {}
         for known in waiting.values():
+            self.runs.waiting[known.name] = known
             if known is run:
-                self.add_run(run.due_ms, pieces[: len(pieces) // 2])
-                self.add_run(run.due_ms, pieces[len(pieces) // 2 :])
-            else:
-                self.runs.waiting[known.name] = known
+                self.add_run(run.due_ms, rest)
+
+    def end_read(self, serial: int) -> Run | None:
+        """A read is over. Returns its run, wherever it waits by now; None: it is not waited for any more."""
+        run = next((run for run in self.runs.waiting.values() if run.reading == serial), None)
+        if run is not None:
+            run.reading = 0
+        return run
+
+    def trim(self, start: int) -> None:
+        """Retention dropped all below an index."""
+        self.passed.pass_below(start)
+        for run in [run for run in self.runs.waiting.values() if run.pieces[0].first < start]:
+            self.drop_run(run)
+            if run.number:
+                self.ended.append(run.number)
 
     def give_number(self, run: Run) -> None:
         """The run, whose body was read, has the next number. One producer sends all runs of the segment."""
@@ -243,13 +259,15 @@ class Firing(State):
     def left_of(self, row: DueRow) -> tuple[Piece, ...]:
         """The messages of a batch that are still to be fired, and in no run."""
         left = self.passed.not_passed(row.index, row.index + row.message_count)
+        if not self.in_runs.isdisjoint(left):
+            left = [index for index in left if index not in self.in_runs]
         pieces = [Piece(left.start, len(left))] if isinstance(left, range) and left else []
         for index in left if not pieces else ():
             if pieces and pieces[-1].first + pieces[-1].message_count == index:
                 pieces[-1] = Piece(pieces[-1].first, pieces[-1].message_count + 1)
             else:
                 pieces.append(Piece(index, 1))
-        return () if pieces and pieces[0].first in self.in_runs else tuple(pieces)
+        return tuple(pieces)
 
     @property
     def has_none_left(self) -> bool:

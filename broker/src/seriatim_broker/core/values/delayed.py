@@ -87,7 +87,8 @@ class RunRow(NamedTuple):
         first_timestamp_ms: The first timestamp of its messages.
         last_timestamp_ms: The last one.
         origin: The partition and the offset where its first message was stored first.
-        headers: Those of the batches, one for each piece.
+        headers: Those of the batches, one for each piece that was asked for.
+        pieces: The first ones of these, as far as they fit into one body. The last one may be cut short.
     """
 
     body: bytes
@@ -99,6 +100,7 @@ class RunRow(NamedTuple):
     last_timestamp_ms: int
     origin: tuple[int, int]
     headers: tuple[BatchHeader, ...]
+    pieces: tuple[Piece, ...]
 
 
 def cancelled_name(block: int) -> bytes:

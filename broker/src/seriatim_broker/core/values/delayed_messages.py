@@ -36,12 +36,16 @@ class ReadDue:
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """Read messages of delayed batches, and make the body of a run of them; answered by `RunRead(serial)`."""
+    """Read messages of delayed batches, and make the body of a run of them; answered by `RunRead(serial)`.
+
+    `is_numbered`: the run has a number, so all its messages are in one body. If not, they are as many as fit.
+    """
 
     serial: int
     partition: PartitionId
     segment_no: int
     pieces: tuple[Piece, ...]
+    is_numbered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +138,13 @@ class DueRead:
 
 @dataclass(frozen=True, slots=True)
 class RunRead:
-    """The answer to `ReadRun`; `row` is None if the read failed.
-
-    `is_too_large`: the messages are larger together than a body may be. They were compressed.
-    """
+    """The answer to `ReadRun`; `row` is None if the read failed."""
 
     serial: int
     partition: PartitionId
     segment_no: int
     row: RunRow | None
     is_damaged: bool = False
-    is_too_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ...core.values import delayed_messages as dm
 from ...core.values.delayed import RUN_BYTES_MAX, Piece, RunRow
 from ...core.values.delayed_messages import DelayedFound, DueRead, RunRead
 from ...core.values.log import Batch
-from ...interfaces.bodies import Bodies
+from ...interfaces.bodies import Bodies, OpenedBody
 from ...interfaces.storage import Storage
 
 READ_BYTES: Final = 1 << 20
@@ -31,13 +31,13 @@ READ_BYTES: Final = 1 << 20
 DUE_MS_MAX: Final = 1 << 62
 
 BODY_BYTES_MAX: Final = 2 * RUN_BYTES_MAX
-"""The largest body of a run with several messages. Batches that are compressed may be much larger when they are joined.
-A batch that a client sent has at most half of that."""
+"""The largest body of a run that was joined, but for one message."""
 
 THREAD_BYTES: Final = 64 << 10
 """Bodies of this many bytes together are joined in a thread."""
 
-_OF_BODY: Final = FLAG_KEYED | FLAG_SINGLE_KEY | FLAG_LZ4 | FLAG_ZSTD
+_COMPRESSED: Final = FLAG_LZ4 | FLAG_ZSTD
+_OF_BODY: Final = FLAG_KEYED | FLAG_SINGLE_KEY | _COMPRESSED
 
 _log = structlog.get_logger(__name__)
 
@@ -83,15 +83,13 @@ class DelayedReads:
         try:
             batches = await self._batches(effect)
             if sum(batch.size_bytes for batch in batches) < THREAD_BYTES:
-                row = self._row(effect.partition, effect.pieces, batches)
+                row = self._row(effect, batches)
             else:
-                row = await asyncio.to_thread(self._row, effect.partition, effect.pieces, batches)
+                row = await asyncio.to_thread(self._row, effect, batches)
         except SeriatimError as exc:
             _log.error("run_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
             is_damaged = isinstance(exc, CorruptionError)
             return RunRead(effect.serial, effect.partition, effect.segment_no, None, is_damaged)
-        if len(row.body) > BODY_BYTES_MAX and row.message_count > 1:
-            return RunRead(effect.serial, effect.partition, effect.segment_no, None, is_too_large=True)
         return RunRead(effect.serial, effect.partition, effect.segment_no, row)
 
     async def _batches(self, effect: dm.ReadRun) -> list[Batch]:
@@ -113,33 +111,63 @@ class DelayedReads:
                 raise CorruptionError(f"segment {effect.segment_no} has no batch at index {first}")
         return [found[piece.first] for piece in effect.pieces]
 
-    def _row(self, partition: PartitionId, pieces: Sequence[Piece], batches: Sequence[Batch]) -> RunRow:
-        headers = tuple(batch.header for batch in batches)
+    def _row(self, effect: dm.ReadRun, batches: Sequence[Batch]) -> RunRow:
+        """The body of the first pieces: a complete batch as it is, or those that fit into one body when joined.
+
+        A compressed batch is joined with no other one. Without it: 1,000 batches of 1 KB may be 1 GB together.
+        """
+        pieces, headers = effect.pieces, tuple(batch.header for batch in batches)
         first = headers[0]
-        if len(pieces) == 1 and pieces[0].message_count == first.message_count:
+        taken: tuple[Piece, ...]
+        is_complete = pieces[0].message_count == first.message_count
+        if is_complete and (len(pieces) == 1 or (first.flags & _COMPRESSED and not effect.is_numbered)):
             body, body_crc, flags, key_hash = batches[0].body, first.body_crc, first.flags & _OF_BODY, first.key_hash
+            taken, used = (pieces[0],), headers[:1]
         else:
-            parts = [
-                (self._bodies.open(batch), range(begin, begin + piece.message_count))
-                for piece, batch in zip(pieces, batches, strict=True)
-                for begin in (piece.first - batch.header.base_index,)
-            ]
+            parts, taken = self._parts(pieces, batches, 1 << 62 if effect.is_numbered else BODY_BYTES_MAX)
+            used = headers[: len(taken)]
             body = self._bodies.join(parts)
             body_crc = google_crc32c.value(body)
-            is_single = all(one.flags & FLAG_SINGLE_KEY and one.key_hash == first.key_hash for one in headers)
-            flags = FLAG_KEYED if any(one.flags & FLAG_KEYED for one in headers) else 0
+            is_single = all(one.flags & FLAG_SINGLE_KEY and one.key_hash == first.key_hash for one in used)
+            flags = FLAG_KEYED if any(one.flags & FLAG_KEYED for one in used) else 0
             flags, key_hash = (flags | FLAG_SINGLE_KEY, first.key_hash) if is_single else (flags, 0)
         return RunRow(
             body,
             body_crc,
             flags,
             key_hash,
-            sum(piece.message_count for piece in pieces),
-            min(one.first_timestamp_ms for one in headers),
-            max(one.last_timestamp_ms for one in headers),
-            origin_of(partition, first, pieces[0].first),
+            sum(piece.message_count for piece in taken),
+            min(one.first_timestamp_ms for one in used),
+            max(one.last_timestamp_ms for one in used),
+            origin_of(effect.partition, first, pieces[0].first),
             headers,
+            taken,
         )
+
+    def _parts(
+        self, pieces: Sequence[Piece], batches: Sequence[Batch], left_bytes: int
+    ) -> tuple[list[tuple[OpenedBody, range]], tuple[Piece, ...]]:
+        """The opened bodies and rows of the first pieces, as many as fit into a body, and at least one message."""
+        parts: list[tuple[OpenedBody, range]] = []
+        taken: list[Piece] = []
+        for piece, batch in zip(pieces, batches, strict=True):
+            is_alone = left_bytes <= BODY_BYTES_MAX and (batch.header.flags | batches[0].header.flags) & _COMPRESSED
+            if taken and is_alone and batch.header.base_index != batches[0].header.base_index:
+                break
+            body = self._bodies.open(batch)
+            begin, count = piece.first - batch.header.base_index, piece.message_count
+            while count > 1 and self._bodies.size_of(body, range(begin, begin + count)) > left_bytes:
+                count //= 2
+            rows = range(begin, begin + count)
+            size_bytes = self._bodies.size_of(body, rows)
+            if taken and size_bytes > left_bytes:
+                break
+            left_bytes -= size_bytes
+            parts.append((body, rows))
+            taken.append(Piece(piece.first, count))
+            if count < piece.message_count:
+                break
+        return parts, tuple(taken)
 
 
 def origin_of(partition: PartitionId, header: BatchHeader, index: int) -> tuple[int, int]:
