@@ -60,7 +60,7 @@ class Delayed:
     # ---- what brokers do ----------------------------------------------------------------------------
 
     def fires(self, partition: PartitionId, no: int, wall_ms: int) -> None:
-        """The server of a segment makes or sends runs; `wall_ms` is its clock."""
+        """The server of a segment makes or sends volleys; `wall_ms` is its clock."""
         ahead_ms = wall_ms - self._true_ms
         self._ahead_ms[partition, no] = max(ahead_ms, self._ahead_ms.get((partition, no), ahead_ms))
 
@@ -203,7 +203,7 @@ class Delayed:
         return is_lost
 
     def final(self, partition: PartitionId, order: list[tuple[int, int]]) -> None:
-        """D1 and D3 over the whole run; `order` has each (offset, message) that is visible in the partition."""
+        """D1 and D3 over the whole volley; `order` has each (offset, message) that is visible in the partition."""
         seen = self._seen
         visible = Counter(message for _, message in order)
         for message in sorted(seen.delayed):

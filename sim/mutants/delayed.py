@@ -9,27 +9,27 @@ fire-unsettled: nothing is fired or cancelled before all segments before are set
 - if not chain.settled_before(no) or log.record.quarantined:
 + if log.record.quarantined:
 @ core.delayed.firing._drop_repeats
-- pause_us = firing.runs.read_failed(run, broker.now.mono_us)
+- pause_us = firing.volleys.read_failed(volley, broker.now.mono_us)
 - broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
 - return True
 + return False
 fire-above-commit: only what is committed is fired
-@ core.delayed.firing._make_runs
+@ core.delayed.firing._make_volleys
 - if row.index + row.message_count > log.readable_below:
 + if False:
 fire-repeat: what readers skip as a repeat is passed, and not fired
 @ core.delayed.firing._drop_repeats
 + return False
-run-is-kept: a number has the same messages for every server
+volley-is-kept: a number has the same messages for every server
 @ core.delayed.ledger.begin
   rows = read_delay_rows(partition.ledger_rows.get(name, {}).items())
-+ lowest = min((run.number for run in rows.runs), default=rows.next_number)
-+ rows = rows._replace(runs=(), next_number=lowest)
-cancel-too-late: a message in a run is not cancelled
++ lowest = min((volley.number for volley in rows.volleys), default=rows.next_number)
++ rows = rows._replace(volleys=(), next_number=lowest)
+cancel-too-late: a message in a volley is not cancelled
 @ core.delayed.cancelling.on_found
-- elif run is not None and not (run.number and ledger.is_common(firing, run.written)):
+- elif volley is not None and not (volley.number and ledger.is_common(firing, volley.written)):
 -     serving.try_again(broker, request, "the message is about to be fired")
-- elif run is not None or not firing.passed.not_passed(index, index + 1):
+- elif volley is not None or not firing.passed.not_passed(index, index + 1):
 + elif not firing.passed.not_passed(index, index + 1):
 cancel-is-durable: a cancellation is answered when every eligible member has it
 @ core.delayed.cancelling._confirm

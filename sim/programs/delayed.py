@@ -98,12 +98,12 @@ class Delayed:
 
     # ---- what a server wants ------------------------------------------------------------------------
 
-    def read(self, process: CoreProcess, effect: dm.ReadDue | dm.ReadRun | dm.FindDelayed) -> None:
+    def read(self, process: CoreProcess, effect: dm.ReadDue | dm.ReadVolley | dm.FindDelayed) -> None:
         """A disk is read."""
         reads: Any = DelayedReads(Disk(process.broker.disk), SimulatedBodies())  # type: ignore[arg-type]
-        if isinstance(effect, dm.ReadRun):
+        if isinstance(effect, dm.ReadVolley):
             self._notice(process, effect.partition, effect.segment_no)
-            found = _at_once(reads.run(effect))
+            found = _at_once(reads.volley(effect))
         elif isinstance(effect, dm.FindDelayed):
             found = _at_once(reads.find(effect))
         elif self._schedule.rng.random() < FAILED_SHARE:
@@ -115,8 +115,8 @@ class Delayed:
     def _notice(self, process: CoreProcess, partition: PartitionId, no: int) -> None:
         self._judge.rules.delayed.fires(partition, no, process.wall_ms)
 
-    def fire(self, process: CoreProcess, effect: dm.FireRuns) -> None:
-        """A server sends runs to the master."""
+    def fire(self, process: CoreProcess, effect: dm.FireVolleys) -> None:
+        """A server sends volleys to the master."""
         batches = [(parse_header(header), body) for header, body in effect.batches]
         self._notice(process, effect.partition, effect.segment_no)
 
@@ -126,8 +126,8 @@ class Delayed:
                 self._judge.accepted(name, effect.partition, list(messages), offset)
                 self._judge.seen.states.add("several fired together" if len(batches[at][1]) > 8 else "fired")
 
-        def done(count: int, error: SeriatimError | None) -> dm.RunsStored:
-            return dm.RunsStored(effect.partition, effect.segment_no, effect.serial, count, error)
+        def done(count: int, error: SeriatimError | None) -> dm.VolleysStored:
+            return dm.VolleysStored(effect.partition, effect.segment_no, effect.serial, count, error)
 
         self._carrier.carry(process, effect.partition, batches, accepted, done)
 

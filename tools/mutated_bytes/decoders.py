@@ -544,7 +544,7 @@ _ALL: Final = (
     _seeded("disk run", [bytes(16), bytes(24)], lambda data: stored.read_run(1, data), CorruptionError),
     _seeded("disk row by due time", [bytes(8)], lambda data: stored.read_delayed(1, 1, data), CorruptionError),
     _seeded("disk row by index", [bytes(8)], stored.read_due, CorruptionError),
-    _seeded("disk row of a run", [bytes(20)], lambda data: stored.read_stored_run(1, data), CorruptionError),
+    _seeded("disk row of a volley", [bytes(20)], lambda data: stored.read_stored_volley(1, data), CorruptionError),
     _seeded("disk window", [producers.pack_window([producers.Entry(1, 0, 5, 7)], 9)], _stored_window, CorruptionError),
     Decoder("control frame", _peer_message, _read_control, (RequestError,)),
     Decoder(

@@ -43,8 +43,8 @@ def test_what_is_fired_cancelled_or_not_committed_is_not_left(bench: Firing) -> 
     bench.cancel(3)
     bench.send(900, committed=False)
     bench.until_due(20)
-    assert bench.runs() == [[0]]
-    assert left(bench) == [(2, 2), (5, 1)], "what is in a run is not left"
+    assert bench.volleys() == [[0]]
+    assert left(bench) == [(2, 2), (5, 1)], "what is in a volley is not left"
     bench.done()
     assert left(bench) == [(2, 2), (5, 1)]
     assert ask(bench, dm.ListFiring, (1,)).cancelled_count == 2

@@ -17,9 +17,9 @@ from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.delayed import (
     ALONE_BYTES,
-    RUN_MESSAGES_MAX,
+    VOLLEY_MESSAGES_MAX,
     Piece,
-    RunRow,
+    VolleyRow,
     is_ledger_name,
     ledger_name,
     read_delay_rows,
@@ -92,17 +92,17 @@ class Firing(Bench):
             self.answered.add(serial)
             rows = [row for batch in self.batches() if (row := DueRow.of(batch.header)) and row[:2] > effect.after]
             self.do(dm.DueRead(serial, P, 1, tuple(sorted(rows))[: effect.count_max]))
-        elif isinstance(effect, dm.ReadRun):
+        elif isinstance(effect, dm.ReadVolley):
             self.answered.add(serial)
             is_bad = any(piece.first in self.unreadable for piece in effect.pieces)
-            self.do(dm.RunRead(serial, P, 1, None if is_bad else self._row(effect.pieces)))
+            self.do(dm.VolleyRead(serial, P, 1, None if is_bad else self._row(effect.pieces)))
         elif isinstance(effect, dm.FindDelayed):
             self.answered.add(serial)
             found = [batch.header for batch in self.batches() if _holds(batch, effect.index)]
             is_delayed = bool(found) and bool(found[0].flags & FLAG_DELAYED)
             self.do(dm.DelayedFound(serial, P, 1, found[0] if is_delayed else None))
 
-    def _row(self, pieces: tuple[Piece, ...]) -> RunRow:
+    def _row(self, pieces: tuple[Piece, ...]) -> VolleyRow:
         headers = tuple(next(b.header for b in self.batches() if _holds(b, piece.first)) for piece in pieces)
         taken: list[Piece] = []
         for first, count in pieces:
@@ -110,7 +110,7 @@ class Firing(Bench):
             taken += [Piece(first, min(count, room))] if room else []
         indexes = [index for first, count in taken for index in range(first, first + count)]
         origin = (P, make_offset(1, indexes[0]))
-        return RunRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, origin, headers, tuple(taken))
+        return VolleyRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, origin, headers, tuple(taken))
 
     def batches(self) -> list[Batch]:
         """The batches that were written."""
@@ -118,27 +118,27 @@ class Firing(Bench):
         self.effects = [one for one in self.effects if not isinstance(one, fx.Persist)]
         return self.stored
 
-    def runs(self) -> list[list[int]]:
-        """The indexes in each run that was sent, request by request."""
+    def volleys(self) -> list[list[int]]:
+        """The indexes in each volley that was sent, request by request."""
         return [eval(body) for request in self.requested() for _, body in request.batches]
 
-    def requested(self) -> list[dm.FireRuns]:
+    def requested(self) -> list[dm.FireVolleys]:
         """The requests that were not answered yet."""
-        return [effect for effect in self.all(dm.FireRuns) if effect.serial not in self.answered]
+        return [effect for effect in self.all(dm.FireVolleys) if effect.serial not in self.answered]
 
     def done(self, count: int | None = None, error: errors.SeriatimError | None = None) -> None:
         """The master of the open segment answers the request."""
         (request,) = self.requested()
         self.answered.add(request.serial)
         stored = len(request.batches) if count is None else count
-        self.do(dm.RunsStored(P, 1, request.serial, stored, error))
+        self.do(dm.VolleysStored(P, 1, request.serial, stored, error))
         self.serve()
 
     def fired(self) -> list[list[int]]:
-        """The indexes in each run, until nothing more is sent."""
+        """The indexes in each volley, until nothing more is sent."""
         found: list[list[int]] = []
         while self.requested():
-            found += self.runs()
+            found += self.volleys()
             self.done()
         return found
 
@@ -175,9 +175,9 @@ def bench() -> Firing:
 def test_a_delayed_message_is_fired_when_it_is_due_and_not_before(bench: Firing) -> None:
     bench.send()
     bench.until_due(SOON_MS - 1)
-    assert bench.runs() == []
+    assert bench.volleys() == []
     bench.until_due(1)
-    assert bench.runs() == [[0]]
+    assert bench.volleys() == [[0]]
     (request,) = bench.requested()
     fired = parse_header(request.batches[0][0])
     assert (fired.producer, fired.producer_epoch, fired.base_sequence) == (fire_producer(P, 1), 1, 0)
@@ -187,7 +187,7 @@ def test_a_delayed_message_is_fired_when_it_is_due_and_not_before(bench: Firing)
     bench.done()
     assert list(bench.part.firing[1].passed.not_passed(0, 1)) == []
     bench.until_due(10_000)
-    assert bench.runs() == []
+    assert bench.volleys() == []
 
 
 def test_what_is_appended_during_a_read_is_fired(bench: Firing) -> None:
@@ -201,7 +201,7 @@ def test_what_is_appended_during_a_read_is_fired(bench: Firing) -> None:
     bench.wait(SOON_MS * MS, (M01,))  # it looks meanwhile
     bench.do(dm.DueRead(read.serial, P, 1, (next(row for b in bench.batches() if (row := DueRow.of(b.header))),)))
     bench.serve()
-    assert sorted(index for run in bench.fired() for index in run) == [0, 1]
+    assert sorted(index for volley in bench.fired() for index in volley) == [0, 1]
 
 
 def test_messages_are_fired_by_due_time_in_one_run(bench: Firing) -> None:
@@ -210,7 +210,7 @@ def test_messages_are_fired_by_due_time_in_one_run(bench: Firing) -> None:
     bench.serve()
     bench.wall_jump_ms += 50
     bench.until_due(20)
-    assert bench.runs() == [[2, 3, 4, 5, 0, 1]]
+    assert bench.volleys() == [[2, 3, 4, 5, 0, 1]]
 
 
 def test_large_batches_are_runs_by_themselves(bench: Firing) -> None:
@@ -229,7 +229,7 @@ def test_messages_too_large_for_one_body_are_several_runs(bench: Firing) -> None
     bench.serve()
     bench.wall_jump_ms += 50
     bench.until_due(20)
-    assert [index for run in bench.fired() for index in run] == list(range(8))
+    assert [index for volley in bench.fired() for index in volley] == list(range(8))
 
 
 def test_the_rest_of_a_run_is_fired_by_the_next_server(bench: Firing) -> None:
@@ -237,18 +237,18 @@ def test_the_rest_of_a_run_is_fired_by_the_next_server(bench: Firing) -> None:
     bench.send(10, count=5)
     bench.until_due(20)
     rows = bench.rows()
-    assert rows.runs[0].pieces == (Piece(0, 3),)
-    next_server = delayed_state.Firing.of(1, 2, 0, rows._replace(runs=rows.runs[:1]))
+    assert rows.volleys[0].pieces == (Piece(0, 3),)
+    next_server = delayed_state.Firing.of(1, 2, 0, rows._replace(volleys=rows.volleys[:1]))
     assert next_server.left_of(DueRow(10, 0, 5, 1)) == (Piece(3, 2),)
 
 
 def test_a_run_has_a_limited_number_of_messages(bench: Firing) -> None:
     for _ in range(3):
-        bench.send(10, count=RUN_MESSAGES_MAX // 2)
+        bench.send(10, count=VOLLEY_MESSAGES_MAX // 2)
     bench.serve()
     bench.wall_jump_ms += 50
     bench.until_due(20)
-    assert [len(run) for run in bench.fired()] == [RUN_MESSAGES_MAX, RUN_MESSAGES_MAX // 2]
+    assert [len(volley) for volley in bench.fired()] == [VOLLEY_MESSAGES_MAX, VOLLEY_MESSAGES_MAX // 2]
 
 
 def test_nothing_is_sent_before_its_number_is_on_every_disk(bench: Firing) -> None:
@@ -256,20 +256,20 @@ def test_nothing_is_sent_before_its_number_is_on_every_disk(bench: Firing) -> No
     bench.serve()
     bench.lag = True
     bench.until_due()
-    assert bench.runs() == []
-    assert [run.pieces for run in bench.rows().runs] == [(Piece(0, 1),)]
+    assert bench.volleys() == []
+    assert [volley.pieces for volley in bench.rows().volleys] == [(Piece(0, 1),)]
     bench.lag = False
     bench.serve()
-    assert bench.runs() == [[0]]
+    assert bench.volleys() == [[0]]
 
 
 def test_an_uncommitted_message_is_not_fired(bench: Firing) -> None:
     index = bench.send(committed=False)
     bench.until_due()
-    assert bench.runs() == []
+    assert bench.volleys() == []
     bench.ack(M01, index + 1)
     bench.until_due(10)
-    assert bench.runs() == [[0]]
+    assert bench.volleys() == [[0]]
 
 
 def test_a_run_without_an_answer_is_sent_again_unchanged(bench: Firing) -> None:
@@ -291,7 +291,7 @@ def test_a_cancelled_message_is_not_fired(bench: Firing) -> None:
     bench.serve()
     assert bench.outcome(request) is CancelOutcome.CANCELLED
     bench.until_due()
-    assert bench.runs() == [[0, 2]]
+    assert bench.volleys() == [[0, 2]]
 
 
 def test_a_cancellation_is_answered_when_every_disk_has_it(bench: Firing) -> None:
@@ -374,11 +374,11 @@ def test_messages_that_cannot_be_read_hold_up_only_themselves(bench: Firing) -> 
     bench.send(11)
     bench.unreadable = {0}
     bench.until_due(300)
-    assert bench.runs() == [[1]]
+    assert bench.volleys() == [[1]]
     bench.unreadable = set()
     bench.done()
     bench.until_due(300)
-    assert bench.runs() == [[0]]
+    assert bench.volleys() == [[0]]
 
 
 def test_rows_of_a_ledger_are_read_as_they_were_written(bench: Firing) -> None:
@@ -388,7 +388,7 @@ def test_rows_of_a_ledger_are_read_as_they_were_written(bench: Firing) -> None:
     bench.cancel(4)
     bench.until_due(30)
     rows = bench.rows()
-    assert next((run.number, run.pieces) for run in rows.runs) == (1, (Piece(0, 2),))
+    assert next((volley.number, volley.pieces) for volley in rows.volleys) == (1, (Piece(0, 2),))
     assert rows.cancelled == {0: 1 << 4}
     assert rows.next_number > 1
     with pytest.raises(LedgerRowError):

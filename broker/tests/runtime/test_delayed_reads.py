@@ -1,4 +1,4 @@
-"""Bodies of runs: what is joined, what stays as it is, and how much fits into one."""
+"""Bodies of volleys: what is joined, what stays as it is, and how much fits into one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from seriatim_api.batch import FLAG_DELAYED, FLAG_ZSTD
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_broker.core.values.delayed import Piece, RunRow
-from seriatim_broker.core.values.delayed_messages import FindDelayed, ReadRun
+from seriatim_broker.core.values.delayed import Piece, VolleyRow
+from seriatim_broker.core.values.delayed_messages import FindDelayed, ReadVolley
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.runtime.driver import delayed_reads
 from seriatim_broker.runtime.driver.delayed_reads import DelayedReads
@@ -33,37 +33,37 @@ def _batches(flags: Sequence[int] = (0, 0, 0)) -> list[Batch]:
     return found
 
 
-def _run(batches: Sequence[Batch], *pieces: tuple[int, int], is_numbered: bool = False) -> RunRow:
+def _volley(batches: Sequence[Batch], *pieces: tuple[int, int], is_numbered: bool = False) -> VolleyRow:
     reads = DelayedReads(cast(Any, Disk(batches)), SimulatedBodies())
-    asked = ReadRun(1, PartitionId(P), 1, tuple(Piece(*piece) for piece in pieces), is_numbered)
-    row = asyncio.run(reads.run(asked)).row
+    asked = ReadVolley(1, PartitionId(P), 1, tuple(Piece(*piece) for piece in pieces), is_numbered)
+    row = asyncio.run(reads.volley(asked)).row
     assert row is not None
     return row
 
 
 def test_a_run_of_one_complete_batch_keeps_its_body() -> None:
     batches = _batches()
-    row = _run(batches, (2, 4))
+    row = _volley(batches, (2, 4))
     assert (row.body, row.body_crc, row.origin) == (batches[1].body, 2, (P, make_offset(1, 2)))
 
 
 def test_parts_of_batches_are_joined_in_their_order() -> None:
-    row = _run(_batches(), (6, 3), (0, 1), (3, 2))
+    row = _volley(_batches(), (6, 3), (0, 1), (3, 2))
     assert messages_in(row.body) == [6, 7, 8, 0, 3, 4]
     assert (row.first_timestamp_ms, row.last_timestamp_ms, row.message_count) == (0, 6, 6)
 
 
 def test_a_compressed_batch_is_joined_with_no_other() -> None:
     pieces = (0, 2), (2, 4), (6, 3)
-    assert _run(_batches((0, FLAG_ZSTD, 0)), *pieces).pieces == (pieces[0],)
-    assert _run(_batches((FLAG_ZSTD, 0, 0)), *pieces).pieces == (pieces[0],)
-    assert _run(_batches((FLAG_ZSTD, 0, 0)), *pieces, is_numbered=True).pieces == pieces
+    assert _volley(_batches((0, FLAG_ZSTD, 0)), *pieces).pieces == (pieces[0],)
+    assert _volley(_batches((FLAG_ZSTD, 0, 0)), *pieces).pieces == (pieces[0],)
+    assert _volley(_batches((FLAG_ZSTD, 0, 0)), *pieces, is_numbered=True).pieces == pieces
 
 
 def test_a_run_has_as_many_messages_as_fit(monkeypatch: Any) -> None:
     monkeypatch.setattr(delayed_reads, "BODY_BYTES_MAX", 32)  # four messages
-    assert _run(_batches(), (0, 2), (2, 4), (6, 3)).pieces == ((0, 2), (2, 2))
-    assert _run(_batches(), (0, 2), (2, 4), is_numbered=True).message_count == 6
+    assert _volley(_batches(), (0, 2), (2, 4), (6, 3)).pieces == ((0, 2), (2, 2))
+    assert _volley(_batches(), (0, 2), (2, 4), is_numbered=True).message_count == 6
 
 
 def test_the_header_of_a_delayed_batch_is_found_by_an_index() -> None:
@@ -72,3 +72,9 @@ def test_the_header_of_a_delayed_batch_is_found_by_an_index() -> None:
     found = asyncio.run(reads.find(FindDelayed(1, PartitionId(P), 1, 3)))
     assert found.header is batches[1].header
     assert asyncio.run(reads.find(FindDelayed(1, PartitionId(P), 1, 99))).header is None
+
+
+def test_a_batch_that_retention_dropped_is_no_damage() -> None:
+    reads = DelayedReads(cast(Any, Disk(())), SimulatedBodies())
+    found = asyncio.run(reads.volley(ReadVolley(1, PartitionId(P), 1, (Piece(0, 1),))))
+    assert (found.row, found.is_damaged) == (None, False)

@@ -48,7 +48,7 @@ from seriatim_broker.core.values.log import (
     PutTailCopy,
     RecoveredPartition,
     Rewrite,
-    StoredRun,
+    StoredVolley,
     TailCopy,
     TrimLog,
     Truncate,
@@ -758,11 +758,11 @@ class DelayedLog:
             found += some
         assert found == [row for row in rows if row.index + row.message_count > index]
         headers = [batch.header for batch in self.builder.batches if any(batch.header.origin)]
-        runs: list[StoredRun] = []
-        while some_runs := await storage.read_runs(self.at, 1, runs[-1].index + 1 if runs else index, page):
+        runs: list[StoredVolley] = []
+        while some_runs := await storage.read_volleys(self.at, 1, runs[-1].index + 1 if runs else index, page):
             assert len(some_runs) <= page
             runs += some_runs
-        assert runs == [StoredRun(one.base_index, one.producer, 1) for one in headers if one.base_index >= index]
+        assert runs == [StoredVolley(one.base_index, one.producer, 1) for one in headers if one.base_index >= index]
 
 
 @pytest.mark.parametrize("seed", range(6))

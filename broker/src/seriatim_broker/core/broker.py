@@ -70,6 +70,7 @@ class BrokerCore(State):
                 if partition.cursor_in(cursor.segment_no, cursor.consumer_group) is None:
                     control_records.drop_on_disk(self.state, partition, cursor.segment_no, cursor.consumer_group)
             for log in partition.logs.values():
+                self.state.has_delayed |= log.has_delayed
                 if log.record.quarantined:
                     quarantine.note(self.state, log)
 

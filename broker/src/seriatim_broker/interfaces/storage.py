@@ -6,8 +6,8 @@ writes of one `submit` become durable together. If the engine refuses a write fo
 tries again, in order: callers see only `is_saturated`.
 
 Each delayed batch has a row, which is written and deleted together with the batch: `read_due` and `read_delayed` find
-what is due, or which batch has an index, and read no body. So has each batch that a broker made of them: `read_runs`
-finds which runs are stored. Batches of tail copies have no row.
+what is due, or which batch has an index, and read no body. So has each batch that a broker made of them: `read_volleys`
+finds which volleys are stored. Batches of tail copies have no row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from seriatim_api.ids import PartitionId
 
-from ..core.values.log import Batch, DueRow, RecoveredPartition, StoredRun, Write
+from ..core.values.log import Batch, DueRow, RecoveredPartition, StoredVolley, Write
 from ..core.values.positions import BatchPlace, Measure
 
 
@@ -135,9 +135,9 @@ class Storage(Protocol):
             DeadlineExceededError: The disk did not answer in time.
         """
 
-    async def read_runs(
+    async def read_volleys(
         self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
-    ) -> list[StoredRun]:
+    ) -> list[StoredVolley]:
         """Batches of a segment's log that a broker made of delayed messages, by index: those that begin at `from_index`
         or after it.
 

@@ -21,7 +21,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_broker.adapters.rocks import RocksSettings, RocksStorage
 from seriatim_broker.adapters.rocks.floor import Floor
 from seriatim_broker.adapters.rocks.keys import batch_key
-from seriatim_broker.core.values.log import Batch, DueRow, RecoveredPartition, StoredRun, Write
+from seriatim_broker.core.values.log import Batch, DueRow, RecoveredPartition, StoredVolley, Write
 from seriatim_broker.core.values.positions import BatchPlace, Measure
 
 from .memory_database import MemoryDatabase, MemoryEngine, MemoryMark
@@ -252,11 +252,11 @@ class AdapterStorage:
         """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`."""
         return await self.rocks.read_delayed(partition, segment_no, from_index, count_max)
 
-    async def read_runs(
+    async def read_volleys(
         self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
-    ) -> list[StoredRun]:
+    ) -> list[StoredVolley]:
         """Batches of a segment's log that a broker made of delayed messages, by index."""
-        return await self.rocks.read_runs(partition, segment_no, from_index, count_max)
+        return await self.rocks.read_volleys(partition, segment_no, from_index, count_max)
 
     def end(self) -> None:
         """Note that the process has ended. No more of its writes become durable by themselves."""

@@ -40,7 +40,7 @@ from seriatim_broker.core.values.log import (
     RecoveredPartition,
     RecoveredSegment,
     Rewrite,
-    StoredRun,
+    StoredVolley,
     TailCopy,
     TrimLog,
     Truncate,
@@ -378,9 +378,11 @@ class MemoryDisk:
         rows = filter(None, map(DueRow.of, self._headers(partition, segment_no)))
         return [row for row in rows if row.index + row.message_count > from_index][:count_max]
 
-    def read_runs(self, partition: PartitionId, segment_no: int, from_index: int, count_max: int) -> list[StoredRun]:
+    def read_volleys(
+        self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
+    ) -> list[StoredVolley]:
         """Batches of a segment's log that a broker made of delayed messages, by index."""
-        runs = filter(None, map(StoredRun.of, self._headers(partition, segment_no)))
+        runs = filter(None, map(StoredVolley.of, self._headers(partition, segment_no)))
         return [run for run in runs if run.index >= from_index][:count_max]
 
     def _headers(self, partition: PartitionId, segment_no: int) -> list[BatchHeader]:

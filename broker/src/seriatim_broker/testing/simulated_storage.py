@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
-from seriatim_broker.core.values.log import Batch, DueRow, RecoveredPartition, StoredRun, Write
+from seriatim_broker.core.values.log import Batch, DueRow, RecoveredPartition, StoredVolley, Write
 from seriatim_broker.core.values.positions import BatchPlace, Measure
 
 from .memory_disk import MemoryDisk
@@ -146,12 +146,12 @@ class SimulatedStorage:
         await asyncio.sleep(self._read_us() / 1e6)
         return self.disk.read_delayed(partition, segment_no, from_index, count_max)
 
-    async def read_runs(
+    async def read_volleys(
         self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
-    ) -> list[StoredRun]:
+    ) -> list[StoredVolley]:
         """Batches of a segment's log that a broker made of delayed messages, by index."""
         await asyncio.sleep(self._read_us() / 1e6)
-        return self.disk.read_runs(partition, segment_no, from_index, count_max)
+        return self.disk.read_volleys(partition, segment_no, from_index, count_max)
 
     def read_at_once(
         self, partition: PartitionId, segment_no: int, from_index: int, until_index: int, max_bytes: int

@@ -208,7 +208,8 @@ def describe(settings: Settings, name: str) -> None:
     size, width = found.settings.message_size_bytes_max, found.settings.chain_width
     sizes = f"message size at most: {size:,} bytes" if size else ""
     widths = f"broker groups in a chain: {width}" if width else ""
-    echo("; ".join(part for part in (sizes, widths, delay_options.in_words(found.settings)) if part))
+    if limits := "; ".join(part for part in (sizes, widths, delay_options.in_words(found.settings)) if part):
+        echo(limits)
     for attribute, value in sorted(found.settings.attributes.items()):
         echo(f"attribute {attribute}={escaped(value.encode())}")
     echo(f"consumer groups: {', '.join(broadcast_consumers.lines_of(groups)) or 'none'}")

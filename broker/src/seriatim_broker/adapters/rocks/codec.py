@@ -11,7 +11,7 @@ fields of the core's values (`interfaces.forms`).
     window  as the core packs it (`core.values.producers`)
     run     extent u32, position u64      bytes of the segment's log before the run
             bodies (u32)                  only if bodies are stored apart: their extent
-    delayed by due time: messages u32, bytes u32; by index: due time i64; run: producer (16 bytes), epoch u32
+    delayed by due time: messages u32, bytes u32; by index: due time i64; volley: producer (16 bytes), epoch u32
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
 from ...core.values.chain import Chain
-from ...core.values.log import Batch, CursorState, DueRow, HandOverState, LocalSegment, Preparation, StoredRun, TailCopy
+from ...core.values.log import (
+    Batch,
+    CursorState,
+    DueRow,
+    HandOverState,
+    LocalSegment,
+    Preparation,
+    StoredVolley,
+    TailCopy,
+)
 from ...core.values.producers import ENTRY_BYTES, TIME_BYTES, WINDOW_BATCHES, IdleBlock, Window, is_window
 from ...core.values.segment import Segment
 from ...interfaces import forms
@@ -40,7 +49,7 @@ _RUN: Final = struct.Struct("<IQ")
 _RUN_APART: Final = struct.Struct("<IQI")
 _SIZES: Final = struct.Struct("<II")
 _DUE: Final = struct.Struct("<q")
-_STORED_RUN: Final = struct.Struct("<16sI")
+_STORED_VOLLEY: Final = struct.Struct("<16sI")
 
 WINDOW_BYTES_MAX: Final = WINDOW_BATCHES * ENTRY_BYTES + TIME_BYTES
 
@@ -186,20 +195,20 @@ def read_due(value: bytes) -> int:
     return due_ms
 
 
-def write_stored_run(run: StoredRun) -> bytes:
-    """The value of the row of a run."""
-    return _STORED_RUN.pack(run.producer, run.epoch)
+def write_stored_volley(volley: StoredVolley) -> bytes:
+    """The value of the row of a volley."""
+    return _STORED_VOLLEY.pack(volley.producer, volley.epoch)
 
 
-def read_stored_run(index: int, value: bytes) -> StoredRun:
-    """The run that begins at an index.
+def read_stored_volley(index: int, value: bytes) -> StoredVolley:
+    """The volley that begins at an index.
 
     Raises:
         CorruptionError: The value cannot be read.
     """
-    if len(value) != _STORED_RUN.size:
-        raise CorruptionError(f"the row of a run has {len(value)} bytes")
-    return StoredRun(index, *_STORED_RUN.unpack(value))
+    if len(value) != _STORED_VOLLEY.size:
+        raise CorruptionError(f"the row of a volley has {len(value)} bytes")
+    return StoredVolley(index, *_STORED_VOLLEY.unpack(value))
 
 
 # ---- control records ------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ Each delayed batch of a log has two rows in the column family `delay` (58 bytes 
     by index      first index -> due time
 
 A batch that a broker made of delayed messages has a row, too (37 bytes). So a server whose ledger is lost can learn
-which runs are stored:
+which volleys are stored:
 
-    run           first index -> producer, epoch
+    volley           first index -> producer, epoch
 
 Rule `rows-with-log` (I12): they are written with the batch, and deleted with it, in the same group. Without it:
 
@@ -18,7 +18,7 @@ Rule `rows-with-log` (I12): they are written with the batch, and deleted with it
 A row by due time counts only if the row by index says the same due time. So a cut reads nothing: it deletes a range of
 rows by index, and what stays by due time does not count any more. It goes with the segment. Retention reads nothing
 either: no row below the log's first index counts. Housekeeping deletes the rows of what retention dropped later, in
-slices (`DelayedRows.sweep`), except those of runs, which are one range. All of them know whether the log has rows at
+slices (`DelayedRows.sweep`), except those of volleys, which are one range. All of them know whether the log has rows at
 all (`ExtentLog.delayed_ticket`), so other logs cost nothing.
 
 Rows are a function of the log, so a start makes none. A directory without this column family was written before brokers
@@ -35,7 +35,7 @@ import structlog
 from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, BatchHeader
 from seriatim_api.errors import CorruptionError, SeriatimError
 
-from ...core.values.log import DueRow, StoredRun
+from ...core.values.log import DueRow, StoredVolley
 from . import codec, keys
 from .extents import ExtentLog, ExtentTable
 from .floor import DELAY, DELETE, DELETE_RANGE, PUT, Database
@@ -63,12 +63,12 @@ class DelayedRows:
         if not header.flags & (FLAG_DELAYED | FLAG_FIRED):
             return
         place = (header.partition, header.segment)
-        row, run = DueRow.of(header), StoredRun.of(header)
+        row, volley = DueRow.of(header), StoredVolley.of(header)
         if row is not None:
             self._put(group, keys.due_key(*place, row.due_ms, row.index), codec.write_sizes(row))
             self._put(group, keys.row_key(keys.DELAYED, *place, row.index), codec.write_due(row.due_ms))
-        if run is not None:
-            self._put(group, keys.row_key(keys.RUN, *place, run.index), codec.write_stored_run(run))
+        if volley is not None:
+            self._put(group, keys.row_key(keys.VOLLEY, *place, volley.index), codec.write_stored_volley(volley))
         log.delayed_ticket = self._writer.ticket + 1
 
     def cut(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog, length: int) -> None:
@@ -76,14 +76,14 @@ class DelayedRows:
         if length <= log.first_index:
             self.drop(group, partition, segment, log)
         else:
-            for kind in (keys.DELAYED, keys.RUN):
+            for kind in (keys.DELAYED, keys.VOLLEY):
                 self._delete(group, log, keys.row_range(kind, partition, segment, length))
 
     def trim(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog) -> None:
         """Delete the rows of what retention dropped from a log. Call it after the log is trimmed."""
         if log.delayed_ticket is not None:
-            runs = (keys.RUN, partition, segment)
-            self._delete(group, log, (keys.row_key(*runs, 0), keys.row_key(*runs, log.first_index)))
+            volleys = (keys.VOLLEY, partition, segment)
+            self._delete(group, log, (keys.row_key(*volleys, 0), keys.row_key(*volleys, log.first_index)))
             self._trimmed[partition, segment] = None
 
     def drop(self, group: WriteGroup, partition: int, segment: int, log: ExtentLog) -> None:
@@ -200,18 +200,18 @@ def rows_below(
         return [(codec.read_due(value), keys.index_of_row(key)) for key, value in rows]
 
 
-def runs_from(
+def volleys_from(
     engine: Database, partition: int, segment: int, first_index: int, from_index: int, count_max: int
-) -> list[StoredRun]:
-    """The runs that begin at `from_index` or after it, of batches from `first_index` on.
+) -> list[StoredVolley]:
+    """The volleys that begin at `from_index` or after it, of batches from `first_index` on.
 
     Raises:
         CorruptionError: A row cannot be read.
     """
-    begin, end = keys.row_range(keys.RUN, partition, segment, max(from_index, first_index))
+    begin, end = keys.row_range(keys.VOLLEY, partition, segment, max(from_index, first_index))
     with engine.cursor(DELAY, end) as cursor:
         rows = islice(cursor.forward(begin), count_max)
-        return [codec.read_stored_run(keys.index_of_row(key), value) for key, value in rows]
+        return [codec.read_stored_volley(keys.index_of_row(key), value) for key, value in rows]
 
 
 def places(engine: Database) -> Iterator[tuple[int, int]]:

@@ -85,7 +85,8 @@ class Housekeeper:
         while self._again and not self._is_closed:
             self._again = False
             await self._empty_dead()
-            self._again |= await self._house.sweep_rows()
+            has_more = await self._house.sweep_rows()
+            self._again |= has_more  # it may have been set meanwhile
             extent = self._sparse()
             if extent is not None:
                 await self._copy_forward(extent)

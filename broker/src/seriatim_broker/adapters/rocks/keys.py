@@ -41,7 +41,7 @@ _BODIES: Final = 0xFFFFFFFE  # so that no key is above the last one that is look
 
 _BY_DUE: Final = b"d"
 DELAYED: Final = b"i"
-RUN: Final = b"r"
+VOLLEY: Final = b"r"
 _DUE_BIAS: Final = 1 << 63  # negative numbers sort first
 
 _ROW: Final = b"\0"

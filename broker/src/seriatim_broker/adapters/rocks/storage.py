@@ -54,7 +54,7 @@ from ...core.values.log import (
     PutTailCopy,
     RecoveredPartition,
     Rewrite,
-    StoredRun,
+    StoredVolley,
     TrimLog,
     Truncate,
     Write,
@@ -303,11 +303,11 @@ class RocksStorage:
         """Delayed batches of a segment's log by index, beginning with the one that contains `from_index`."""
         return await self.reader.rows(partition, segment_no, delayed.rows_from, from_index, count_max)
 
-    async def read_runs(
+    async def read_volleys(
         self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
-    ) -> list[StoredRun]:
+    ) -> list[StoredVolley]:
         """Batches of a segment's log that a broker made of delayed messages, by index."""
-        return await self.reader.rows(partition, segment_no, delayed.runs_from, from_index, count_max)
+        return await self.reader.rows(partition, segment_no, delayed.volleys_from, from_index, count_max)
 
     async def close(self) -> None:
         """Write and flush all submitted writes, write all memtables out, and let go of the directory. Idempotent."""

@@ -1,6 +1,6 @@
 """Delayed messages: the server of a segment fires those that are due in it, and cancels those that are called back.
 
-firing      which messages are due, their runs, and the way of a run to the open segment
+firing      which messages are due, their volleys, and the way of a volley to the open segment
 cancelling  what a cancellation finds: a message that waits, one that is on its way, or none
 listing     what is still delayed, of the rows that were stored
 serving     which segments this member may act on, and how a missing server is replaced

@@ -68,7 +68,7 @@ def cancel(broker: BrokerState, partition: Partition, event: CancelDelayed) -> N
 
 def _answer_absent(broker: BrokerState, request: int, log: SegmentLog | None, index: int) -> None:
     """No delayed message is there, as far as this member knows. It may not know what the master has just committed."""
-    is_sure = log is not None and (index < log.readable_below or log.record.sealed_len is not None)
+    is_sure = log is not None and (index < log.readable_below or log.is_in_sync)
     if is_sure or (log is not None and log.unbroken and index >= log.tail):
         _answer(broker, request, CancelOutcome.NOT_FOUND)
     else:
@@ -78,17 +78,17 @@ def _answer_absent(broker: BrokerState, request: int, log: SegmentLog | None, in
 def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> None:
     """The row of the message was looked up.
 
-    Rule `cancel-too-late` (D2): a message in a run is not cancelled. Without it:
-      1. d is in run 1, which is sent. A cancellation is answered: cancelled.
-      2. The master stores run 1. d is visible.
+    Rule `cancel-too-late` (D2): a message in a volley is not cancelled. Without it:
+      1. d is in volley 1, which is sent. A cancellation is answered: cancelled.
+      2. The master stores volley 1. d is visible.
 
-    Rule `too-late-is-durable` (D3): it is too late when every eligible member has the number of the run. Without it:
-      1. d is in run 1, which only the server's memory has. A cancellation is answered: too late. The server dies.
-      2. The next server knows nothing of run 1, and cancels d.
+    Rule `too-late-is-durable` (D3): it is too late when every eligible member has the number of the volley. Without it:
+      1. d is in volley 1, which only the server's memory has. A cancellation is answered: too late. The server dies.
+      2. The next server knows nothing of volley 1, and cancels d.
 
     Rule `cancel-looks-again` (D2, D3): the server asks for its right after the read. Without it:
       1. The server reads for half a second, and is cut off meanwhile. Another member takes the right, and cancels d.
-      2. The read is over. d is in run 1 in the memory of the former server, so it answers: too late.
+      2. The read is over. d is in volley 1 in the memory of the former server, so it answers: too late.
     """
     firing = partition.firing.get(event.segment_no)
     asked = firing.reads.pop(event.serial, None) if firing is not None else None
@@ -98,7 +98,7 @@ def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> 
     if serving.take_up(broker, partition, event.segment_no) is not firing:
         serving.try_again(broker, request, f"segment {event.segment_no} may be served by another broker by now")
         return
-    run = firing.run_with(index)
+    volley = firing.volley_with(index)
     if event.failed:
         serving.try_again(broker, request, "the disk was not read")
     elif event.header is None:
@@ -107,9 +107,9 @@ def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> 
         _confirm(broker, firing, request, index)
     elif _answer_repeat(broker, partition, firing, asked, event.header):
         pass
-    elif run is not None and not (run.number and ledger.is_common(firing, run.written)):
+    elif volley is not None and not (volley.number and ledger.is_common(firing, volley.written)):
         serving.try_again(broker, request, "the message is about to be fired")
-    elif run is not None or not firing.passed.not_passed(index, index + 1):
+    elif volley is not None or not firing.passed.not_passed(index, index + 1):
         _answer(broker, request, CancelOutcome.TOO_LATE)
     else:
         firing.cancel(index)

@@ -1,9 +1,9 @@
 """Firing: when delayed messages of a segment are due, its server has them appended to the open segment.
 
-    row due ─▶ run ─▶ body read ─▶ numbered ──number durable everywhere──▶ sent ──stored──▶ passed
+    row due ─▶ volley ─▶ body read ─▶ numbered ──number durable everywhere──▶ sent ──stored──▶ passed
 
 The server is a producer of the partition, and sends as `state.numbered_sending` says: here is what is special about
-delayed messages. A run is up to 1,024 messages that are due, by due time and index. Its batch is an ordinary one for
+delayed messages. A volley is up to 1,024 messages that are due, by due time and index. Its batch is an ordinary one for
 readers. It is appended after everything that is in the log, so a delayed message is in no order with others, not even
 with those of its key, before it is fired.
 
@@ -22,13 +22,13 @@ from seriatim_api.ids import MemberId
 
 from ..copies import producer_tables
 from ..state.broker import BrokerState
-from ..state.delayed import ALL, Firing, Run
+from ..state.delayed import ALL, Firing, Volley
 from ..state.numbered_sending import ANSWER_US, producer_epoch_of
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
 from ..values.chain import Chain
-from ..values.delayed import ALONE_BYTES, RUN_BYTES_MAX, RUN_MESSAGES_MAX, Piece, RunRow
-from ..values.delayed_messages import DueRead, FireRuns, ReadDue, ReadRun, RunRead, RunsStored
+from ..values.delayed import ALONE_BYTES, VOLLEY_BYTES_MAX, VOLLEY_MESSAGES_MAX, Piece, VolleyRow
+from ..values.delayed_messages import DueRead, FireVolleys, ReadDue, ReadVolley, VolleyRead, VolleysStored
 from ..values.kinds import TimerKind
 from ..values.segment import Segment
 from ..values.segments import Changes
@@ -76,6 +76,8 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes:
             ledger.expect_only_eligible(broker, partition, segment, firing)
             if set(segment.eligible) - set(firing.ledger.eligible):
                 ledger.write(broker, partition, segment, firing)  # a new eligible member must have the newest one
+    if not broker.has_delayed:
+        return
     for no in dict.fromkeys((*partition.firing, *partition.rights, *(segment.no for segment in changes.changed))):
         log = partition.logs.get(no)
         if no in partition.firing or (log is not None and log.has_delayed):
@@ -85,7 +87,7 @@ def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes:
 def on_peer_dead(broker: BrokerState, partition: Partition, dead: str) -> None:
     """A broker counts as dead: it may be the server of segments in which something is delayed."""
     assert partition.chain is not None
-    for segment in partition.chain.segments:
+    for segment in partition.chain.segments if broker.has_delayed else ():
         if segment.server.broker == dead:
             serving.replace_missing(broker, partition, segment)
 
@@ -114,7 +116,7 @@ def _go_on(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     assert segment is not None
     cancelling.confirm(broker, firing)
     _read_ahead(broker, partition, firing)
-    _make_runs(broker, partition, firing, log)
+    _make_volleys(broker, partition, firing, log)
     _read(broker, partition, firing)
     if firing.is_done is False and firing.has_none_left and log.record.sealed_len is not None:
         firing.is_done = True
@@ -155,15 +157,15 @@ def on_due_read(broker: BrokerState, partition: Partition, event: DueRead) -> No
     look(broker, partition, firing.no)
 
 
-def _make_runs(broker: BrokerState, partition: Partition, firing: Firing, log: SegmentLog) -> None:
-    """Put messages that are due into runs.
+def _make_volleys(broker: BrokerState, partition: Partition, firing: Firing, log: SegmentLog) -> None:
+    """Put messages that are due into volleys.
 
     Rule `fire-above-commit` (D1, D5): only what is committed is fired. Without it:
       1. d is due, and on the server's disk only. The server fires it.
       2. The segment is sealed below d, and its producer sends it again. Segment 2 takes it, and its server fires it.
     """
     rows, now_ms = firing.ahead.rows, broker.now.wall_ms
-    while len(firing.runs.waiting) < firing.runs.limits.items_max and rows and rows[0].due_ms <= now_ms:
+    while len(firing.volleys.waiting) < firing.volleys.limits.items_max and rows and rows[0].due_ms <= now_ms:
         pieces: list[Piece] = []
         messages = size_bytes = due_ms = 0
         while rows and rows[0].due_ms <= now_ms:
@@ -181,8 +183,8 @@ def _make_runs(broker: BrokerState, partition: Partition, firing: Firing, log: S
                 and pieces
                 and (
                     is_large
-                    or messages + row.message_count > RUN_MESSAGES_MAX
-                    or size_bytes + row.size_bytes > RUN_BYTES_MAX
+                    or messages + row.message_count > VOLLEY_MESSAGES_MAX
+                    or size_bytes + row.size_bytes > VOLLEY_BYTES_MAX
                 )
             ):
                 break
@@ -195,54 +197,55 @@ def _make_runs(broker: BrokerState, partition: Partition, firing: Firing, log: S
                     break
         if not pieces:
             return
-        firing.add_run(due_ms, tuple(pieces))
+        firing.add_volley(due_ms, tuple(pieces))
 
 
 # ---- reading and numbering ------------------------------------------------------------------------------
 
 
 def _read(broker: BrokerState, partition: Partition, firing: Firing) -> None:
-    """Read the bodies of the next runs."""
-    for run in firing.runs.to_read(broker.now.mono_us):
-        wait_us = run.from_us - broker.now.mono_us
-        if wait_us <= 0 and not broker.has_forwarding_room(RUN_BYTES_MAX):
-            wait_us = firing.runs.limits.pause_us
+    """Read the bodies of the next volleys."""
+    for volley in firing.volleys.to_read(broker.now.mono_us):
+        wait_us = volley.from_us - broker.now.mono_us
+        if wait_us <= 0 and not broker.has_forwarding_room(VOLLEY_BYTES_MAX):
+            wait_us = firing.volleys.limits.pause_us
         if wait_us > 0:
             broker.poll(wait_us, TimerKind.DELAYED, partition.id, firing.no)
             continue
-        run.reading = broker.new_serial()
-        broker.out.emit(ReadRun(run.reading, partition.id, firing.no, run.pieces, bool(run.number)))
+        volley.reading = broker.new_serial()
+        broker.out.emit(ReadVolley(volley.reading, partition.id, firing.no, volley.pieces, bool(volley.number)))
         _count_bytes(broker, partition, firing)
 
 
 def _count_bytes(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     size_bytes = sum(
-        RUN_BYTES_MAX if run.reading else len(run.row.body) if run.row is not None else 0 for run in firing.runs.first
+        VOLLEY_BYTES_MAX if volley.reading else len(volley.row.body) if volley.row is not None else 0
+        for volley in firing.volleys.first
     )
     broker.count_forwarding((partition.id, firing.name), size_bytes)
 
 
-def on_run_read(broker: BrokerState, partition: Partition, event: RunRead) -> None:
-    """The body of a run was read and made: number it."""
+def on_volley_read(broker: BrokerState, partition: Partition, event: VolleyRead) -> None:
+    """The body of a volley was read and made: number it."""
     firing = partition.firing.get(event.segment_no)
-    run = firing.end_read(event.serial) if firing is not None else None
-    if firing is None or run is None:
+    volley = firing.end_read(event.serial) if firing is not None else None
+    if firing is None or volley is None:
         return
     if event.row is None:
-        pause_us = firing.runs.read_failed(run, broker.now.mono_us)
-        if run.tries == 5:
+        pause_us = firing.volleys.read_failed(volley, broker.now.mono_us)
+        if volley.tries == 5:
             broker.out.note("delayed_waits", partition.id, segment=firing.no, error="messages cannot be read now")
         broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
-    elif not _drop_repeats(broker, partition, firing, run, event.row):
-        if event.row.pieces != run.pieces and not run.number:
-            firing.keep_first(run, event.row.pieces)
-        if event.row.pieces == run.pieces:
-            run.row, run.tries = event.row, 0
+    elif not _drop_repeats(broker, partition, firing, volley, event.row):
+        if event.row.pieces != volley.pieces and not volley.number:
+            firing.keep_first(volley, event.row.pieces)
+        if event.row.pieces == volley.pieces:
+            volley.row, volley.tries = event.row, 0
     look(broker, partition, firing.no)
 
 
-def _drop_repeats(broker: BrokerState, partition: Partition, firing: Firing, run: Run, row: RunRow) -> bool:
-    """Pass what readers would skip, because it is stored in a segment before. Returns whether the run is made again.
+def _drop_repeats(broker: BrokerState, partition: Partition, firing: Firing, volley: Volley, row: VolleyRow) -> bool:
+    """Pass what readers would skip, because it is stored in a segment before. Returns whether the volley is made again.
 
     Rule `fire-repeat` (D1): a repeat is passed, and not fired. Without it:
       1. d is in segment 1, which is opened over. Its producer sends d again, and segment 2 takes it.
@@ -251,43 +254,43 @@ def _drop_repeats(broker: BrokerState, partition: Partition, firing: Firing, run
     """
     assert partition.chain is not None
     segment = partition.chain.segment(firing.no)
-    if run.number or segment is None or not segment.incomplete_table:
+    if volley.number or segment is None or not segment.incomplete_table:
         return False
     before = producer_tables.want_before(broker, partition, firing.no)
     if before is None:
-        pause_us = firing.runs.read_failed(run, broker.now.mono_us)
+        pause_us = firing.volleys.read_failed(volley, broker.now.mono_us)
         broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
         return True
-    repeats = [piece for piece, header in zip(run.pieces, row.headers, strict=True) if before.covers(header)]
+    repeats = [piece for piece, header in zip(volley.pieces, row.headers, strict=True) if before.covers(header)]
     if not repeats:
         return False
     for piece in repeats:
         firing.passed.pass_over(range(piece.first, piece.first + piece.message_count))
-    left = tuple(piece for piece in run.pieces if piece not in repeats)
-    firing.drop_run(run)
+    left = tuple(piece for piece in volley.pieces if piece not in repeats)
+    firing.drop_volley(volley)
     if left:
-        firing.add_run(run.due_ms, left)
+        firing.add_volley(volley.due_ms, left)
     return True
 
 
 def _write(broker: BrokerState, partition: Partition, segment: Segment, firing: Firing) -> None:
-    """Number the runs whose bodies were read, in their order, and write the ledger if it changed.
+    """Number the volleys whose bodies were read, in their order, and write the ledger if it changed.
 
     One control record at a time is on its way. The next one has everything that came meanwhile.
 
-    Rule `run-is-kept` (D1): the row of a number has the indexes of its run. Without it:
+    Rule `volley-is-kept` (D1): the row of a number has the indexes of its volley. Without it:
       1. Number 1 is d1 and d2, and it is stored. Its server dies.
-      2. The next server makes a run of d1 alone, because d2 was cancelled meanwhile, under number 1.
+      2. The next server makes a volley of d1 alone, because d2 was cancelled meanwhile, under number 1.
       3. The master finds number 1 stored. d2 counts as cancelled, and it was fired.
     """
     if firing.ledger.replications:
         return
-    for run in firing.runs.first:
-        if run.number:
+    for volley in firing.volleys.first:
+        if volley.number:
             continue
-        if run.row is None:
+        if volley.row is None:
             break
-        firing.give_number(run)
+        firing.give_number(volley)
     if firing.is_changed:
         ledger.write(broker, partition, segment, firing)
 
@@ -296,51 +299,55 @@ def _write(broker: BrokerState, partition: Partition, segment: Segment, firing: 
 
 
 def _send(broker: BrokerState, partition: Partition, firing: Firing) -> None:
-    """Send the runs with the lowest numbers, if no request is under way."""
-    runs, now_us = firing.runs, broker.now.mono_us
-    if now_us < runs.send_from_us:
-        broker.poll(runs.send_from_us - now_us, TimerKind.DELAYED, partition.id, firing.no)
+    """Send the volleys with the lowest numbers, if no request is under way."""
+    volleys, now_us = firing.volleys, broker.now.mono_us
+    if now_us < volleys.send_from_us:
+        broker.poll(volleys.send_from_us - now_us, TimerKind.DELAYED, partition.id, firing.no)
         return
-    ready = runs.ready(lambda serial: ledger.is_common(firing, serial))
+    ready = volleys.ready(lambda serial: ledger.is_common(firing, serial))
     if not ready:
         return
-    runs.begin(broker.new_serial(), ready, now_us)
+    volleys.begin(broker.new_serial(), ready, now_us)
     producer = fire_producer(partition.id, firing.no)
-    batches = tuple((_header(partition, producer, run, run.row), run.row.body) for run in ready if run.row is not None)
-    broker.out.emit(FireRuns(runs.sending, partition.id, firing.no, batches))
+    batches = tuple(
+        (_header(partition, producer, volley, volley.row), volley.row.body)
+        for volley in ready
+        if volley.row is not None
+    )
+    broker.out.emit(FireVolleys(volleys.sending, partition.id, firing.no, batches))
     broker.poll(ANSWER_US, TimerKind.DELAYED, partition.id, firing.no)
 
 
-def _header(partition: Partition, producer: bytes, run: Run, row: RunRow) -> bytes:
+def _header(partition: Partition, producer: bytes, volley: Volley, row: VolleyRow) -> bytes:
     return make_header(
         partition=partition.id,
         message_count=row.message_count,
         producer=producer,
-        producer_epoch=producer_epoch_of(run.number),
+        producer_epoch=producer_epoch_of(volley.number),
         base_sequence=0,
         first_timestamp_ms=row.first_timestamp_ms,
         last_timestamp_ms=row.last_timestamp_ms,
         body_length=len(row.body),
         body_crc=row.body_crc,
         flags=row.flags | FLAG_FIRED,
-        due_time_ms=run.due_ms,
+        due_time_ms=volley.due_ms,
         key_hash=row.key_hash,
         origin=row.origin,
     )
 
 
-def on_stored(broker: BrokerState, partition: Partition, event: RunsStored) -> None:
+def on_stored(broker: BrokerState, partition: Partition, event: VolleysStored) -> None:
     """The master of the open segment has answered, or there is no answer: pass what is stored."""
     firing = partition.firing.get(event.segment_no)
-    stored = firing.runs.answered(event.serial, event.stored_count) if firing is not None else None
+    stored = firing.volleys.answered(event.serial, event.stored_count) if firing is not None else None
     if firing is None or stored is None:
         return
-    for run in stored:
-        firing.end_run(run)
+    for volley in stored:
+        firing.end_volley(volley)
     if event.error is not None:
-        if firing.runs.refused(event.error.message, broker.now.mono_us):
+        if firing.volleys.refused(event.error.message, broker.now.mono_us):
             broker.out.note("firing_refused", partition.id, segment=firing.no, error=event.error.message)
-    elif firing.runs.taken():
+    elif firing.volleys.taken():
         broker.out.note("firing_taken", partition.id, segment=firing.no)
     _count_bytes(broker, partition, firing)
     look(broker, partition, firing.no)
@@ -351,8 +358,8 @@ def _wait(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     ahead, now_ms = firing.ahead, broker.now.wall_ms
     if ahead.rows:
         next_ms = ahead.rows[0].due_ms
-        if next_ms <= now_ms or len(firing.runs.waiting) >= firing.runs.limits.items_max:
-            return  # it is not committed, and `_make_runs` has it looked at again, or a run must end first
+        if next_ms <= now_ms or len(firing.volleys.waiting) >= firing.volleys.limits.items_max:
+            return  # it is not committed, and `_make_volleys` has it looked at again, or a volley must end first
     elif not ahead.reading and ahead.next_due_ms != ALL[0]:
         next_ms = ahead.next_due_ms - AHEAD_MS
     else:

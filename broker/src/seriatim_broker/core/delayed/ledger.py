@@ -32,8 +32,8 @@ def begin(broker: BrokerState, partition: Partition, segment: Segment) -> Firing
     rows = read_delay_rows(partition.ledger_rows.get(name, {}).items())
     firing = Firing.of(segment.no, segment.server_epoch, known.acked if known is not None else 0, rows)
     firing.begun = write(broker, partition, segment, firing)
-    for run in firing.runs.waiting.values():
-        run.written = firing.begun
+    for volley in firing.volleys.waiting.values():
+        volley.written = firing.begun
     return firing
 
 

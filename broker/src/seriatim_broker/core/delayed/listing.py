@@ -41,13 +41,13 @@ def list_firing(broker: BrokerState, partition: Partition, event: ListFiring) ->
 
 
 def _begin(firing: Firing, log: SegmentLog) -> tuple[int, int]:
-    """A due time and an index: all rows up to there are passed, or in runs. `ALL`: nothing is left."""
+    """A due time and an index: all rows up to there are passed, or in volleys. `ALL`: nothing is left."""
     known = min((*firing.ahead.rows[:1], *(log.fresh or ())), default=None)
     return firing.ahead.upto if known is None else min(firing.ahead.upto, just_before(known))
 
 
 def filter_delayed(broker: BrokerState, partition: Partition, event: FilterDelayed) -> None:
-    """What is left of rows: not fired, not cancelled, and in no run."""
+    """What is left of rows: not fired, not cancelled, and in no volley."""
     firing = serving.take_up(broker, partition, event.segment_no)
     if firing is None:
         error = errors.NotServingError(

@@ -200,10 +200,10 @@ def _forwards_done(broker: BrokerState, partition: Partition, event: ev.Forwards
         forget_if_unused(partition, consumer_group)
 
 
-def _run_read(broker: BrokerState, partition: Partition, event: dm.RunRead) -> None:
+def _volley_read(broker: BrokerState, partition: Partition, event: dm.VolleyRead) -> None:
     if event.is_damaged:
         repair.begin(broker, partition, event.segment_no)
-    firing.on_run_read(broker, partition, event)
+    firing.on_volley_read(broker, partition, event)
 
 
 def _ledger_wanted(broker: BrokerState, partition: Partition, sender: MemberId, message: m.LedgerWanted) -> None:
@@ -267,9 +267,9 @@ EVENTS: dict[type, Handler] = {
     ev.DeadLetterRead: _reader(dead_letters.on_read),
     ev.ForwardsDone: at_known(_forwards_done),
     dm.DueRead: at_known(firing.on_due_read),
-    dm.RunRead: at_known(_run_read),
+    dm.VolleyRead: at_known(_volley_read),
     dm.DelayedFound: at_known(cancelling.on_found),
-    dm.RunsStored: at_known(firing.on_stored),
+    dm.VolleysStored: at_known(firing.on_stored),
     ev.DiskRoom: _disk_room,
     # the coordinator
     ev.ChainRead: _chain_read,

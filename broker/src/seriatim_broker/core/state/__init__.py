@@ -21,5 +21,5 @@ keyed        the same where order counts within a key
 window       which indexes are passed in such a consumer group
 delayed      what the server of a segment knows of the delayed messages in it
 
-numbered_sending  what a server appends to another partition, each item once: dead letters and runs
+numbered_sending  what a server appends to another partition, each item once: dead letters and volleys
 """

@@ -79,6 +79,7 @@ class BrokerState(State):
     # what senders of dead letters and delayed messages have of bodies in memory, by partition and ledger: bytes, and
     # until when it counts
     forwarding_bytes: dict[tuple[PartitionId, str], tuple[int, int]] = field(default_factory=dict)
+    has_delayed: bool = False  # a log here has delayed batches, perhaps all of them fired
     carried_bytes: int = 0  # of staged batches in memory, for publications under way
     producer_bytes: int = 0  # of the producer tables of segments that are not sealed here, in memory
     # of each, and when it was counted, in us

@@ -13,13 +13,13 @@ from ..values.delayed import (
     DONE,
     DelayRows,
     Piece,
-    RunRecord,
-    RunRow,
+    VolleyRecord,
+    VolleyRow,
     ledger_name,
-    run_name,
+    volley_name,
     write_cancelled,
     write_next_number,
-    write_run,
+    write_volley,
 )
 from ..values.ledger_rows import BLOCK_INDEXES
 from ..values.log import DueRow, LedgerChange
@@ -63,7 +63,7 @@ class Marks(State):
 
 
 @dataclass(slots=True, eq=False)
-class Run(Item):
+class Volley(Item):
     """Messages that are fired together. Its name is the first index of its first piece.
 
     Attributes:
@@ -74,7 +74,7 @@ class Run(Item):
 
     due_ms: int = 0
     pieces: tuple[Piece, ...] = ()
-    row: RunRow | None = None
+    row: VolleyRow | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -148,11 +148,11 @@ class Firing(State):
         ledger: Who has the delay ledger on disk.
         passed: The indexes with which this segment is done. Those below its floor are all of delayed messages that are.
         cancelled: Those of them that were cancelled.
-        runs: The runs that are read, numbered and sent.
+        volleys: The volleys that are read, numbered and sent.
         ahead: The rows that come next.
-        in_runs: The indexes that are in runs.
-        numbered: Runs whose numbers are in no control record yet.
-        ended: The numbers of runs that are stored, as long as a control record has them.
+        in_volleys: The indexes that are in volleys.
+        numbered: Volleys whose numbers are in no control record yet.
+        ended: The numbers of volleys that are stored, as long as a control record has them.
         begun: The serial of the first control record. Nothing is fired or cancelled before it counts.
         is_done: The segment is sealed, and nothing of it is left. None: a control record says so.
         cancels: Requests to cancel that wait for a control record.
@@ -165,10 +165,10 @@ class Firing(State):
     passed: Window
     cancelled: Marks
     ledger: Ledger = field(default_factory=Ledger)
-    runs: NumberedSending[Run] = field(default_factory=lambda: NumberedSending(LIMITS))
+    volleys: NumberedSending[Volley] = field(default_factory=lambda: NumberedSending(LIMITS))
     ahead: Ahead = field(default_factory=Ahead)
-    in_runs: set[int] = field(default_factory=set)
-    numbered: list[Run] = field(default_factory=list)
+    in_volleys: set[int] = field(default_factory=set)
+    numbered: list[Volley] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     begun: int = 0
     is_done: bool | None = False
@@ -180,11 +180,11 @@ class Firing(State):
     def of(cls, no: int, server_epoch: int, floor: int, rows: DelayRows) -> Firing:
         """What this member knows when it begins to serve the segment."""
         firing = cls(no, server_epoch, Window(floor, rows.passed), Marks(rows.cancelled))
-        for record in rows.runs:
-            run = firing.add_run(record.due_ms, record.pieces)
-            run.number = record.number
-        firing.runs.taken_up()
-        firing.runs.next_number = rows.next_number
+        for record in rows.volleys:
+            volley = firing.add_volley(record.due_ms, record.pieces)
+            volley.number = record.number
+        firing.volleys.taken_up()
+        firing.volleys.next_number = rows.next_number
         return firing
 
     @property
@@ -192,64 +192,64 @@ class Firing(State):
         """The name of its control record."""
         return ledger_name(self.no)
 
-    def add_run(self, due_ms: int, pieces: tuple[Piece, ...]) -> Run:
+    def add_volley(self, due_ms: int, pieces: tuple[Piece, ...]) -> Volley:
         """These messages are fired together."""
-        run = Run(pieces[0].first.to_bytes(8, "big"), due_ms=due_ms, pieces=pieces)
-        self.runs.waiting[run.name] = run
+        volley = Volley(pieces[0].first.to_bytes(8, "big"), due_ms=due_ms, pieces=pieces)
+        self.volleys.waiting[volley.name] = volley
         for piece in pieces:
-            self.in_runs.update(range(piece.first, piece.first + piece.message_count))
-        return run
+            self.in_volleys.update(range(piece.first, piece.first + piece.message_count))
+        return volley
 
-    def drop_run(self, run: Run) -> None:
-        """The run is done with, or is made again."""
-        del self.runs.waiting[run.name]
-        for piece in run.pieces:
-            self.in_runs.difference_update(range(piece.first, piece.first + piece.message_count))
+    def drop_volley(self, volley: Volley) -> None:
+        """The volley is done with, or is made again."""
+        del self.volleys.waiting[volley.name]
+        for piece in volley.pieces:
+            self.in_volleys.difference_update(range(piece.first, piece.first + piece.message_count))
 
-    def keep_first(self, run: Run, pieces: tuple[Piece, ...]) -> None:
-        """Only these, the first ones of the run, fit into one body. The others are another run, right after it."""
+    def keep_first(self, volley: Volley, pieces: tuple[Piece, ...]) -> None:
+        """Only these first pieces of the volley fit into one body. The others are another volley, right after it."""
         at, until = len(pieces) - 1, pieces[-1].first + pieces[-1].message_count
-        cut = run.pieces[at]
-        rest = run.pieces[at + 1 :]
+        cut = volley.pieces[at]
+        rest = volley.pieces[at + 1 :]
         if until < cut.first + cut.message_count:
             rest = (Piece(until, cut.first + cut.message_count - until), *rest)
-        run.pieces = pieces
-        waiting, self.runs.waiting = self.runs.waiting, {}
+        volley.pieces = pieces
+        waiting, self.volleys.waiting = self.volleys.waiting, {}
         for known in waiting.values():
-            self.runs.waiting[known.name] = known
-            if known is run:
-                self.add_run(run.due_ms, rest)
+            self.volleys.waiting[known.name] = known
+            if known is volley:
+                self.add_volley(volley.due_ms, rest)
 
-    def end_read(self, serial: int) -> Run | None:
-        """A read is over. Returns its run, wherever it waits by now; None: it is not waited for any more."""
-        run = next((run for run in self.runs.waiting.values() if run.reading == serial), None)
-        if run is not None:
-            run.reading = 0
-        return run
+    def end_read(self, serial: int) -> Volley | None:
+        """A read is over. Returns its volley, wherever it waits by now; None: it is not waited for any more."""
+        volley = next((volley for volley in self.volleys.waiting.values() if volley.reading == serial), None)
+        if volley is not None:
+            volley.reading = 0
+        return volley
 
     def trim(self, start: int) -> None:
         """Retention dropped all below an index."""
         self.passed.pass_below(start)
-        for run in [run for run in self.runs.waiting.values() if run.pieces[0].first < start]:
-            self.drop_run(run)
-            if run.number:
-                self.ended.append(run.number)
+        for volley in [volley for volley in self.volleys.waiting.values() if volley.pieces[0].first < start]:
+            self.drop_volley(volley)
+            if volley.number:
+                self.ended.append(volley.number)
 
-    def give_number(self, run: Run) -> None:
-        """The run, whose body was read, has the next number. One producer sends all runs of the segment."""
-        self.runs.give_number(run, 0)
-        self.numbered.append(run)
+    def give_number(self, volley: Volley) -> None:
+        """The volley, whose body was read, has the next number. One producer sends all volleys of the segment."""
+        self.volleys.give_number(volley, 0)
+        self.numbered.append(volley)
 
-    def end_run(self, run: Run) -> None:
-        """The run is stored: its messages are passed."""
-        self.drop_run(run)
-        self.ended.append(run.number)
-        for piece in run.pieces:
+    def end_volley(self, volley: Volley) -> None:
+        """The volley is stored: its messages are passed."""
+        self.drop_volley(volley)
+        self.ended.append(volley.number)
+        for piece in volley.pieces:
             self.passed.pass_over(range(piece.first, piece.first + piece.message_count))
 
-    def run_with(self, index: int) -> Run | None:
-        """The run that has this message; None: none has."""
-        return next((run for run in self.runs.waiting.values() if _has(run.pieces, index)), None)
+    def volley_with(self, index: int) -> Volley | None:
+        """The volley that has this message; None: none has."""
+        return next((volley for volley in self.volleys.waiting.values() if _has(volley.pieces, index)), None)
 
     def cancel(self, index: int) -> None:
         """The message is not fired any more."""
@@ -257,10 +257,10 @@ class Firing(State):
         self.passed.pass_over((index,))
 
     def left_of(self, row: DueRow) -> tuple[Piece, ...]:
-        """The messages of a batch that are still to be fired, and in no run."""
+        """The messages of a batch that are still to be fired, and in no volley."""
         left = self.passed.not_passed(row.index, row.index + row.message_count)
-        if not self.in_runs.isdisjoint(left):
-            left = [index for index in left if index not in self.in_runs]
+        if not self.in_volleys.isdisjoint(left):
+            left = [index for index in left if index not in self.in_volleys]
         pieces = [Piece(left.start, len(left))] if isinstance(left, range) and left else []
         for index in left if not pieces else ():
             if pieces and pieces[-1].first + pieces[-1].message_count == index:
@@ -272,7 +272,7 @@ class Firing(State):
     @property
     def has_none_left(self) -> bool:
         """Whether all rows were read, and nothing of them is left."""
-        return self.ahead.upto == ALL and not self.ahead.rows and not self.runs.waiting
+        return self.ahead.upto == ALL and not self.ahead.rows and not self.volleys.waiting
 
     @property
     def is_changed(self) -> bool:
@@ -283,20 +283,20 @@ class Firing(State):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in memory that is not on the disk, and no request waits."""
-        waits = self.cancels or self.reads or self.ledger.replications or self.runs.waiting
+        waits = self.cancels or self.reads or self.ledger.replications or self.volleys.waiting
         return self.is_done is None and not (waits or self.is_changed)
 
     def take_changes(self, serial: int) -> LedgerChange:
         """What changed since the last call. The control record with this serial has it."""
-        for run in self.numbered:
-            run.written = serial
+        for volley in self.numbered:
+            volley.written = serial
         self.cancels = [one if one.serial else one._replace(serial=serial) for one in self.cancels]
         puts, deletes = self.passed.take_changes()
         puts += [write_cancelled(block, self.cancelled.blocks[block]) for block in sorted(self.cancelled.changed)]
-        puts += [write_run(RunRecord(run.number, run.due_ms, run.pieces)) for run in self.numbered]
+        puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.pieces)) for volley in self.numbered]
         if self.numbered:
-            puts.append(write_next_number(self.runs.next_number))
-        deletes += [run_name(number) for number in self.ended]
+            puts.append(write_next_number(self.volleys.next_number))
+        deletes += [volley_name(number) for number in self.ended]
         if self.is_done:
             puts.append((DONE, b""))
             self.is_done = None

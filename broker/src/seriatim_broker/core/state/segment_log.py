@@ -410,6 +410,7 @@ class SegmentLog(State):
             broker.poll(wait_ms * 1000, TimerKind.DELAYED, self.partition, self.no)
         elif self.fresh is None:
             self.fresh = ()
+            broker.has_delayed = True
             broker.poll(0, TimerKind.DELAYED, self.partition, self.no)
 
     def _fold(self, broker: BrokerState, committed: int) -> None:

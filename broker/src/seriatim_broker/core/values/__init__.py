@@ -17,7 +17,7 @@ deleted      partitions that were deleted, as ranges of ids
 
 keyed        modes in which order counts within a key, retry policies, grants
 ledger_rows  rows of a ledger as bytes
-delayed      rows of a delay ledger, and runs of delayed messages
+delayed      rows of a delay ledger, and volleys of delayed messages
 tokens       tokens of grants: a term and a counter in one number
 
 messages     messages between brokers

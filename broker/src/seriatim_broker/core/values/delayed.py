@@ -1,4 +1,4 @@
-"""Delayed messages: batches that are stored and not due, and the runs in which a server fires them.
+"""Delayed messages: batches that are stored and not due, and the volleys in which a server fires them.
 
 The server of a segment fires what is delayed in that segment. What it has done is in its *delay ledger*: a control
 record named `/delayed/<segment>`, which is no legal name of a consumer group, with these rows beside it:
@@ -6,7 +6,7 @@ record named `/delayed/<segment>`, which is no legal name of a consumer group, w
     name                    value
     "b" block (u64)         the passed bits of 1,024 indexes, as in the ledger of a consumer group
     "c" block (u64)         the bits of those that were cancelled; they are passed too
-    "n" number (u64)        a run that was given this number: the latest due time in it (i64, ms since 1970), and its
+    "n" number (u64)        a volley that was given this number: the latest due time in it (i64, ms since 1970), and its
                             pieces, each with its first index (u64) and its count (u32)
     "f"                     the next number (u64)
     "d"                     the segment is sealed, and nothing of it is left to be fired
@@ -27,14 +27,14 @@ from .ledger_rows import LedgerRowError
 
 NAME_PREFIX: Final = "/delayed/"
 
-RUN_MESSAGES_MAX: Final = 1_024
-RUN_BYTES_MAX: Final = 1 << 20
+VOLLEY_MESSAGES_MAX: Final = 1_024
+VOLLEY_BYTES_MAX: Final = 1 << 20
 ALONE_BYTES: Final = 16 << 10
-"""A batch of this size or more is a run by itself: to join it with others would cost more than it saves."""
+"""A batch of this size or more is a volley by itself: to join it with others would cost more than it saves."""
 
 _PASSED: Final = b"b"
 _CANCELLED: Final = b"c"
-_RUN: Final = b"n"
+_VOLLEY: Final = b"n"
 _NEXT: Final = b"f"
 DONE: Final = b"d"
 """The name of the row that says that nothing is left."""
@@ -61,8 +61,8 @@ class Piece(NamedTuple):
     message_count: int
 
 
-class RunRecord(NamedTuple):
-    """A run as the ledger has it.
+class VolleyRecord(NamedTuple):
+    """A volley as the ledger has it.
 
     Attributes:
         number: Its number.
@@ -75,11 +75,11 @@ class RunRecord(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-class RunRow(NamedTuple):
-    """The body of a run, and what the header of its batch says about it.
+class VolleyRow(NamedTuple):
+    """The body of a volley, and what the header of its batch says about it.
 
     Attributes:
-        body: The body. That of a run of one complete batch is the body of the batch, byte for byte.
+        body: The body. That of a volley of one complete batch is the body of the batch, byte for byte.
         body_crc: Its CRC-32C.
         flags: `FLAG_KEYED` and others that describe the body.
         key_hash: As in the header of the batch; 0 if several were joined.
@@ -113,14 +113,16 @@ def write_cancelled(block: int, bits: int) -> tuple[bytes, bytes]:
     return cancelled_name(block), bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-def run_name(number: int) -> bytes:
-    """The name of the row of a run."""
-    return _RUN + _NUMBER.pack(number)
+def volley_name(number: int) -> bytes:
+    """The name of the row of a volley."""
+    return _VOLLEY + _NUMBER.pack(number)
 
 
-def write_run(run: RunRecord) -> tuple[bytes, bytes]:
-    """The row of a run."""
-    return run_name(run.number), _DUE.pack(run.due_ms) + b"".join(_PIECE.pack(*piece) for piece in run.pieces)
+def write_volley(volley: VolleyRecord) -> tuple[bytes, bytes]:
+    """The row of a volley."""
+    return volley_name(volley.number), _DUE.pack(volley.due_ms) + b"".join(
+        _PIECE.pack(*piece) for piece in volley.pieces
+    )
 
 
 def write_next_number(number: int) -> tuple[bytes, bytes]:
@@ -134,13 +136,13 @@ class DelayRows(NamedTuple):
     Attributes:
         passed: Bits by block.
         cancelled: Bits by block.
-        runs: The runs that were given a number and are not known to be stored, by their numbers.
+        volleys: The volleys that were given a number and are not known to be stored, by their numbers.
         next_number: The next number.
     """
 
     passed: dict[int, int]
     cancelled: dict[int, int]
-    runs: tuple[RunRecord, ...]
+    volleys: tuple[VolleyRecord, ...]
     next_number: int
 
 
@@ -152,14 +154,14 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
     """
     passed: dict[int, int] = {}
     cancelled: dict[int, int] = {}
-    runs: list[RunRecord] = []
+    volleys: list[VolleyRecord] = []
     next_number = 1
     for name, value in rows:
         kind = name[:1]
         try:
-            if kind == _RUN:
+            if kind == _VOLLEY:
                 pieces = tuple(Piece(*piece) for piece in _PIECE.iter_unpack(value[_DUE.size :]))
-                runs.append(RunRecord(_NUMBER.unpack(name[1:])[0], _DUE.unpack_from(value)[0], pieces))
+                volleys.append(VolleyRecord(_NUMBER.unpack(name[1:])[0], _DUE.unpack_from(value)[0], pieces))
             elif kind == _NEXT:
                 next_number = _NUMBER.unpack(value)[0]
             elif kind == _CANCELLED:
@@ -172,4 +174,4 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
                 raise LedgerRowError(f"a row of a delay ledger begins with {kind!r}")
         except struct.error as exc:
             raise LedgerRowError(f"the row {name[:40]!r} of a delay ledger cannot be read: {exc}") from exc
-    return DelayRows(passed, cancelled, tuple(sorted(runs)), next_number)
+    return DelayRows(passed, cancelled, tuple(sorted(volleys)), next_number)

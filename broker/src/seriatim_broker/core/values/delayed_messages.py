@@ -9,7 +9,7 @@ from seriatim_api.delayed import CancelOutcome
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
 
-from .delayed import Piece, RunRow
+from .delayed import Piece, VolleyRow
 from .log import DueRow
 
 # ---- effects --------------------------------------------------------------------------------------------
@@ -35,10 +35,10 @@ class ReadDue:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRun:
-    """Read messages of delayed batches, and make the body of a run of them; answered by `RunRead(serial)`.
+class ReadVolley:
+    """Read messages of delayed batches, and make the body of a volley of them; answered by `VolleyRead(serial)`.
 
-    `is_numbered`: the run has a number, so all its messages are in one body. If not, they are as many as fit.
+    `is_numbered`: the volley has a number, so all its messages are in one body. If not, they are as many as fit.
     """
 
     serial: int
@@ -59,8 +59,8 @@ class FindDelayed:
 
 
 @dataclass(frozen=True, slots=True)
-class FireRuns:
-    """Have the master of the partition append runs, in this order; answered by `RunsStored(serial)`.
+class FireVolleys:
+    """Have the master of the partition append volleys, in this order; answered by `VolleysStored(serial)`.
 
     `batches`: the header and the body of each.
     """
@@ -137,13 +137,13 @@ class DueRead:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRead:
-    """The answer to `ReadRun`; `row` is None if the read failed."""
+class VolleyRead:
+    """The answer to `ReadVolley`; `row` is None if the read failed."""
 
     serial: int
     partition: PartitionId
     segment_no: int
-    row: RunRow | None
+    row: VolleyRow | None
     is_damaged: bool = False
 
 
@@ -159,8 +159,8 @@ class DelayedFound:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsStored:
-    """The answer to `FireRuns`: the first `stored_count` batches are stored, as safely as acknowledged messages.
+class VolleysStored:
+    """The answer to `FireVolleys`: the first `stored_count` batches are stored, as safely as acknowledged messages.
 
     `error`: why the next one is not known to be stored; None if there is none.
     """
@@ -200,4 +200,4 @@ class FilterDelayed:
     rows: tuple[DueRow, ...]
 
 
-DelayedEvent = DueRead | RunRead | DelayedFound | RunsStored | CancelDelayed | ListFiring | FilterDelayed
+DelayedEvent = DueRead | VolleyRead | DelayedFound | VolleysStored | CancelDelayed | ListFiring | FilterDelayed

@@ -19,10 +19,10 @@ from .delayed_messages import (
     DelayedCancelled,
     DelayedFiltered,
     FindDelayed,
-    FireRuns,
+    FireVolleys,
     FiringListed,
     ReadDue,
-    ReadRun,
+    ReadVolley,
 )
 from .events import ConsumerGroupOperation, CursorRecord
 from .keyed import ConsumerMode, DeadLetter, KeyCounts, KeyGrant, WaitingKey
@@ -766,9 +766,9 @@ Effect = (
     | ReadDeadLetter
     | ForwardBatches
     | ReadDue
-    | ReadRun
+    | ReadVolley
     | FindDelayed
-    | FireRuns
+    | FireVolleys
     | DelayedCancelled
     | FiringListed
     | DelayedFiltered

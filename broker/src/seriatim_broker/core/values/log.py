@@ -54,7 +54,7 @@ class DueRow(NamedTuple):
         return cls(header.due_time_ms, header.base_index, header.message_count, size_bytes)
 
 
-class StoredRun(NamedTuple):
+class StoredVolley(NamedTuple):
     """A stored batch that a broker made of delayed messages, fired or moved: its first index, and its number as a batch
     of its producer (`seriatim_api.delayed`).
     """
@@ -64,8 +64,8 @@ class StoredRun(NamedTuple):
     epoch: int
 
     @classmethod
-    def of(cls, header: BatchHeader) -> StoredRun | None:
-        """The run that this batch is; None if no broker made it of delayed messages."""
+    def of(cls, header: BatchHeader) -> StoredVolley | None:
+        """The volley that this batch is; None if no broker made it of delayed messages."""
         if not header.flags & FLAG_FIRED and not (header.flags & FLAG_DELAYED and any(header.origin)):
             return None
         return cls(header.base_index, header.producer, header.producer_epoch)

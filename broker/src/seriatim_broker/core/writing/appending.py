@@ -408,9 +408,9 @@ def _delay_refusal(broker: BrokerState, event: Append) -> errors.SeriatimError |
     if not header.flags & FLAG_DELAYED:
         return None
     if not versions.all_read(broker, FORM_DELAYED):
-        return errors.OverloadedError(
-            "a broker of an older version does not know delayed messages: nothing was stored; upgrade all brokers",
-            retry_after_ms=1_000,
+        # Not for the moment: the ordinary messages of the producer would wait after this one until it is given up.
+        return errors.BadRequestError(
+            "the brokers of this cluster do not all take delayed messages: nothing was stored. Send it without a delay"
         )
     delay_ms = -header.due_time_ms if header.due_time_ms < 0 else header.due_time_ms - wall_ms
     return event.delays.refusal(delay_ms) if delay_ms > 0 else None

@@ -16,7 +16,7 @@ from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
 
 from ...core.values import effects as fx
-from ...core.values.delayed_messages import FireRuns, RunsStored
+from ...core.values.delayed_messages import FireVolleys, VolleysStored
 from ...core.values.events import ForwardsDone
 from ..calls.services import Services
 from .master_appends import Batches, MasterAppends, Stored
@@ -54,7 +54,7 @@ class Forwards:
         stored = await self.append(effect.topic, effect.partition_number, make, FORWARD_DEADLINE_S)
         return ForwardsDone(effect.partition, effect.consumer_group, effect.serial, len(stored.offsets), stored.error)
 
-    async def fire(self, effect: FireRuns) -> RunsStored:
+    async def fire(self, effect: FireVolleys) -> VolleysStored:
         """Delayed messages of this broker's core that are due. Raises nothing."""
         batches = [(parse_header(header), body) for header, body in effect.batches]
 
@@ -62,7 +62,7 @@ class Forwards:
             return effect.partition, batches
 
         stored = await self._append(find, FIRE_DEADLINE_S)
-        return RunsStored(effect.partition, effect.segment_no, effect.serial, len(stored.offsets), stored.error)
+        return VolleysStored(effect.partition, effect.segment_no, effect.serial, len(stored.offsets), stored.error)
 
     async def append(
         self, topic: str, number: int, make: Callable[[PartitionId], Batches], deadline_s: float

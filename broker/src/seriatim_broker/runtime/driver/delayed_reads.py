@@ -1,4 +1,4 @@
-"""Reads for delayed messages: the rows that are due next, single batches, and the bodies of runs."""
+"""Reads for delayed messages: the rows that are due next, single batches, and the bodies of volleys."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from seriatim_api.batch import (
     FLAG_ZSTD,
     BatchHeader,
 )
-from seriatim_api.errors import CorruptionError, SeriatimError
+from seriatim_api.errors import CorruptionError, SeriatimError, UnavailableError
 from seriatim_api.ids import PartitionId, make_offset
 
 from ...core.values import delayed_messages as dm
-from ...core.values.delayed import RUN_BYTES_MAX, Piece, RunRow
-from ...core.values.delayed_messages import DelayedFound, DueRead, RunRead
+from ...core.values.delayed import VOLLEY_BYTES_MAX, Piece, VolleyRow
+from ...core.values.delayed_messages import DelayedFound, DueRead, VolleyRead
 from ...core.values.log import Batch
 from ...interfaces.bodies import Bodies, OpenedBody
 from ...interfaces.storage import Storage
@@ -30,8 +30,8 @@ READ_BYTES: Final = 1 << 20
 
 DUE_MS_MAX: Final = 1 << 62
 
-BODY_BYTES_MAX: Final = 2 * RUN_BYTES_MAX
-"""The largest body of a run that was joined, but for one message."""
+BODY_BYTES_MAX: Final = 2 * VOLLEY_BYTES_MAX
+"""The largest body of a volley that was joined, but for one message."""
 
 THREAD_BYTES: Final = 64 << 10
 """Bodies of this many bytes together are joined in a thread."""
@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DelayedReads:
-    """Carries out `ReadDue`, `ReadRun` and `FindDelayed`.
+    """Carries out `ReadDue`, `ReadVolley` and `FindDelayed`.
 
     Args:
         storage: The disk.
@@ -78,8 +78,8 @@ class DelayedReads:
         found = header if header is not None and header.flags & FLAG_DELAYED and _has(header, effect.index) else None
         return DelayedFound(effect.serial, effect.partition, effect.segment_no, found)
 
-    async def run(self, effect: dm.ReadRun) -> RunRead:
-        """The body of a run. Nothing is read of it if one of its batches cannot be."""
+    async def volley(self, effect: dm.ReadVolley) -> VolleyRead:
+        """The body of a volley. Nothing is read of it if one of its batches cannot be."""
         try:
             batches = await self._batches(effect)
             if sum(batch.size_bytes for batch in batches) < THREAD_BYTES:
@@ -89,10 +89,10 @@ class DelayedReads:
         except SeriatimError as exc:
             _log.error("run_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
             is_damaged = isinstance(exc, CorruptionError)
-            return RunRead(effect.serial, effect.partition, effect.segment_no, None, is_damaged)
-        return RunRead(effect.serial, effect.partition, effect.segment_no, row)
+            return VolleyRead(effect.serial, effect.partition, effect.segment_no, None, is_damaged)
+        return VolleyRead(effect.serial, effect.partition, effect.segment_no, row)
 
-    async def _batches(self, effect: dm.ReadRun) -> list[Batch]:
+    async def _batches(self, effect: dm.ReadVolley) -> list[Batch]:
         """The batch of each piece. Batches that follow one another are read together."""
         found: dict[int, Batch] = {}  # by the first index of the piece
         pieces = sorted(effect.pieces)
@@ -108,10 +108,11 @@ class DelayedReads:
                 while pieces and _has(batch.header, pieces[0].first):
                     found[pieces.pop(0).first] = batch
             if len(found) == known:
-                raise CorruptionError(f"segment {effect.segment_no} has no batch at index {first}")
+                # No damage: retention has dropped it meanwhile. A gap in the log is found by the storage.
+                raise UnavailableError(f"segment {effect.segment_no} has no batch at index {first}")
         return [found[piece.first] for piece in effect.pieces]
 
-    def _row(self, effect: dm.ReadRun, batches: Sequence[Batch]) -> RunRow:
+    def _row(self, effect: dm.ReadVolley, batches: Sequence[Batch]) -> VolleyRow:
         """The body of the first pieces: a complete batch as it is, or those that fit into one body when joined.
 
         A compressed batch is joined with no other one. Without it: 1,000 batches of 1 KB may be 1 GB together.
@@ -131,7 +132,7 @@ class DelayedReads:
             is_single = all(one.flags & FLAG_SINGLE_KEY and one.key_hash == first.key_hash for one in used)
             flags = FLAG_KEYED if any(one.flags & FLAG_KEYED for one in used) else 0
             flags, key_hash = (flags | FLAG_SINGLE_KEY, first.key_hash) if is_single else (flags, 0)
-        return RunRow(
+        return VolleyRow(
             body,
             body_crc,
             flags,

@@ -78,7 +78,7 @@ Reply = (
 )
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 
-_Reading = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter | dm.ReadDue | dm.ReadRun | dm.FindDelayed
+_Reading = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter | dm.ReadDue | dm.ReadVolley | dm.FindDelayed
 
 
 async def ask(driver: Driver, event_of: Callable[[int], Event], deadline_s: float) -> Reply:
@@ -175,13 +175,13 @@ class Driver:
             storage, bodies, retry_cache_bytes_max=retry_cache_bytes_max, is_needed=self._serves_by_key
         )
         delayed_reads = DelayedReads(storage, bodies)
-        self._fire: Callable[[dm.FireRuns], Awaitable[dm.RunsStored]] | None = None
+        self._fire: Callable[[dm.FireVolleys], Awaitable[dm.VolleysStored]] | None = None
         self._carry_out: dict[type, Callable[[Any], Awaitable[Event]]] = {
             fx.ReadKeys: self._keyed_reads.keys,
             fx.ReadRows: self._keyed_reads.rows,
             fx.ReadDeadLetter: self._keyed_reads.dead_letter,
             dm.ReadDue: delayed_reads.due,
-            dm.ReadRun: delayed_reads.run,
+            dm.ReadVolley: delayed_reads.volley,
             dm.FindDelayed: delayed_reads.find,
         }
         storage.on_durable(self._durable)
@@ -362,7 +362,7 @@ class Driver:
     def on_forward(
         self,
         forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]],
-        fire: Callable[[dm.FireRuns], Awaitable[dm.RunsStored]],
+        fire: Callable[[dm.FireVolleys], Awaitable[dm.VolleysStored]],
     ) -> None:
         """Have masters of partitions append: `forward` dead letters, `fire` delayed messages that are due.
 
@@ -388,14 +388,14 @@ class Driver:
         if not self._dead:
             self.feed(done)
 
-    def _fire_runs(self, effect: dm.FireRuns) -> None:
+    def _fire_volleys(self, effect: dm.FireVolleys) -> None:
         task = self._loop.create_task(self._carry_out_fire(effect), name="delayed messages")
         self._fetches[task] = None
         task.add_done_callback(self._fetches.pop)
 
-    async def _carry_out_fire(self, effect: dm.FireRuns) -> None:
+    async def _carry_out_fire(self, effect: dm.FireVolleys) -> None:
         error: SeriatimError = NotServingError("this broker does not fire")
-        done = dm.RunsStored(effect.partition, effect.segment_no, effect.serial, 0, error)
+        done = dm.VolleysStored(effect.partition, effect.segment_no, effect.serial, 0, error)
         try:
             if self._fire is not None:
                 done = await self._fire(effect)
@@ -443,9 +443,9 @@ class Driver:
             fx.ReadDeadLetter: self._read,
             fx.ForwardBatches: self._forward_batches,
             dm.ReadDue: self._read,
-            dm.ReadRun: self._read,
+            dm.ReadVolley: self._read,
             dm.FindDelayed: self._read,
-            dm.FireRuns: self._fire_runs,
+            dm.FireVolleys: self._fire_volleys,
             fx.ReadChain: work.read_chain,
             fx.WriteChain: work.write_chain,
             fx.ReadCertificate: work.read_certificate,

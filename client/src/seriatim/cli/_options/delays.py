@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-from seriatim_api.delay_limits import DelayLimits
+from seriatim_api.delay_limits import DELAY_MAX_MS_DEFAULT, DELAYED_PENDING_MAX_DEFAULT, DelayLimits
 
 from seriatim.cli._options.amounts import DELAY_MAX, format_duration
 
@@ -38,7 +38,9 @@ def taken_from(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_words(settings: TopicSettings) -> str:
-    """The limits in words."""
+    """The limits in words; empty if the topic has those that topics have unless said otherwise."""
+    if (settings.delay_max_ms, settings.delayed_pending_max) == (DELAY_MAX_MS_DEFAULT, DELAYED_PENDING_MAX_DEFAULT):
+        return ""
     if not settings.delay_max_ms:
         return "delayed messages: none"
     most = format_duration(settings.delay_max_ms)
