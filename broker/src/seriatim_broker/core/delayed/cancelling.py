@@ -31,7 +31,7 @@ is left would be forgotten between the refusal of a request and its repetition, 
 def cancel(broker: BrokerState, partition: Partition, event: CancelDelayed) -> None:
     """Cancel one message, if this member serves its segment.
 
-    Rule `cancel-unsettled` (D2): nothing is cancelled before all segments before are settled: `firing.take_up` asks.
+    Rule `cancel-unsettled` (D2): nothing is cancelled before all segments before are settled: `serving.take_up` asks.
     Without it:
       1. d is in segment 1, which is opened over. Its producer sends d again, and segment 2 takes it.
       2. A cancellation names the place in segment 2. Its server answers that d is cancelled.

@@ -43,9 +43,6 @@ ROWS_PER_READ: Final = 512
 COMMIT_US: Final = 2_000
 """A batch that is due and not committed is looked at again after this long."""
 
-LOOK_US: Final = 60_000_000
-"""At the latest after this long the server looks whether something is due: the wall clock may be set."""
-
 
 def look(broker: BrokerState, partition: Partition, no: int) -> None:
     """Something has changed, or time has passed: continue with what is delayed in a segment, if it is served here."""
@@ -364,5 +361,5 @@ def _wait(broker: BrokerState, partition: Partition, firing: Firing) -> None:
         next_ms = ahead.next_due_ms - AHEAD_MS
     else:
         return  # the next append wakes it
-    wait_us = min(max(next_ms - now_ms, 1) * 1000, LOOK_US)
+    wait_us = min(max(next_ms - now_ms, 1) * 1000, serving.LOOK_US)
     broker.poll(wait_us, TimerKind.DELAYED, partition.id, firing.no)

@@ -18,7 +18,7 @@ from ..values.states import drop, put
 from . import ledger
 
 LOOK_US: Final = 60_000_000
-"""A server without the ledger looks again after this long. A newer chain record wakes it sooner."""
+"""A server looks again at the latest after this long: the wall clock may be set, or the ledger readable again."""
 
 RETRY_AFTER_MS: Final = 20
 
@@ -103,5 +103,5 @@ def stop(broker: BrokerState, partition: Partition, firing: Firing) -> None:
 
 
 def try_again(broker: BrokerState, request: int, why: str) -> None:
-    """Refuse a cancellation for now."""
+    """Refuse a cancellation: the client sends it again."""
     broker.out.emit(DelayedCancelled(request, None, errors.NotServingError(why, retry_after_ms=RETRY_AFTER_MS)))
