@@ -19,8 +19,8 @@ range-nothing-is-end: a range does not end where a member lacks messages
 +     is_done, brokers = True, ()
 range-repeats [I9]: a range read skips a batch that is earlier in the order already
 @ core.consumers.ranges.range_reads._events
-- if before.covers(header) or (not is_raw and is_passed_by(header, (0,))):
-+ if not is_raw and is_passed_by(header, (0,)):
+- if before.covers(header) or is_passed:
++ if is_passed:
 refusal-reads-first [ranges-left-behind]: a range is refused only by a record that was read since the reader asked
 @ core.consumers.ranges.range_reads._refuse
 - if not (event.staged or wait.record is RecordRead.DONE):

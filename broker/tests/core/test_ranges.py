@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from seriatim_api import errors
+from seriatim_api.batch import FLAG_CONTROL
 from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -325,6 +326,17 @@ def test_a_repeat_behind_an_unsettled_segment_is_skipped_unless_it_is_read_raw()
     assert answer.events[0] == fx.RangeSkip(2, 0, 2, second[0].header.checksum)
     assert _given(answer) == [2, 3, 4]
     assert _given(bench.step(Place(2, 0), Place(3, 0), raw=True)) == [0, 1, 2, 3, 4]
+
+
+def test_a_control_batch_is_skipped_also_if_it_is_read_raw() -> None:
+    first, second, third = batches_of(1, (2, 1, 2))
+    control = second._replace(header=second.header._replace(flags=FLAG_CONTROL))
+    bench = Reading((1, (first, control, third)))
+    bench.read_chain(sealed_chain(first_chain(), 5, third.header.checksum))
+    answer = bench.step(Place(1, 0), Place(2, 0), raw=True)
+    assert _given(answer) == [0, 1, 3, 4]
+    assert answer is not None
+    assert fx.RangeSkip(1, 2, 3, control.header.checksum) in answer.events
 
 
 def test_what_does_not_come_in_time_ends_with_an_error() -> None:

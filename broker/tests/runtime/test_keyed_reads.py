@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from seriatim_api.batch import FLAG_CONTROL
 from seriatim_api.errors import UnreadableBodyError
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.keyed import KeyColumn
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.interfaces.bodies import OpenedBody
 from seriatim_broker.runtime.driver import keyed_reads, retry_cache
@@ -70,6 +72,13 @@ def test_the_messages_of_an_unreadable_body_are_named() -> None:
     assert answer.body is not None
     assert messages_in(answer.body) == [0, 5]
     assert answer.unreadable == ()
+
+
+def test_the_body_of_a_control_batch_is_not_read_for_its_keys() -> None:
+    batch = batch_at(0, 1)
+    batch.header.flags = FLAG_CONTROL  # type: ignore[misc]
+    reads = KeyedReads(cast(Any, Disk([batch])), SomeUnreadable(batch.body))
+    assert asyncio.run(reads.keys(fx.ReadKeys(1, P, 1, 0, 1, MIB))).columns == (KeyColumn(batch.header, None),)
 
 
 def test_messages_come_in_the_order_in_which_they_are_asked_for() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from seriatim_api.batch import FLAG_CONTROL
 from seriatim_api.errors import (
     BadRequestError,
     CompactedError,
@@ -252,13 +253,14 @@ class AdminServicer(ConsumerGroupKeys):
             batches = await services.storage.read(partition, no, start, kept_len, SCRUB_READ_BYTES)
             if not batches:
                 continue
+            messages = [batch for batch in batches if not batch.header.flags & FLAG_CONTROL]
             return broker_pb2.ReadQuarantinedResponse(
                 partition_id=partition,
                 segment=no,
                 sealed_len=sealed_len,
                 kept_len=kept_len,
-                headers=b"".join(batch.header.raw for batch in batches),
-                bodies=b"".join(batch.body for batch in batches),
+                headers=b"".join(batch.header.raw for batch in messages),
+                bodies=b"".join(batch.body for batch in messages),
                 next_index=batches[-1].header.end_index,
             )
         return broker_pb2.ReadQuarantinedResponse(done=True)

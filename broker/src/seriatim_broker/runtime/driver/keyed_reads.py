@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import structlog
-from seriatim_api.batch import FLAG_LZ4, FLAG_ZSTD, BatchHeader
+from seriatim_api.batch import FLAG_CONTROL, FLAG_LZ4, FLAG_ZSTD, BatchHeader
 from seriatim_api.errors import CorruptionError, SeriatimError, UnreadableBodyError
 from seriatim_api.ids import PartitionId, make_offset, split_offset
 
@@ -86,6 +86,9 @@ class KeyedReads:
             )
             for batch in batches:
                 header = batch.header
+                if header.flags & FLAG_CONTROL:  # consumers pass it
+                    columns.append(KeyColumn(header, None))
+                    continue
                 try:
                     keys = self._bodies.keys(batch)
                 except UnreadableBodyError as exc:  # consumers are given the body, and say what is wrong with it

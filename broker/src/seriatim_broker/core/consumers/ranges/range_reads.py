@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from seriatim_api import errors
+from seriatim_api.batch import FLAG_CONTROL
 from seriatim_api.ids import format_offset, make_offset
 from seriatim_api.publications import STAGE_TOPIC
 
@@ -242,7 +243,8 @@ def on_log_read(
 def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable, *, is_raw: bool) -> list[RangeEvent]:
     """The batches in rows, and between the rows skips of batches that are earlier in the order already.
 
-    Batches that are not due yet, or only for one consumer group, are skipped too. A raw read skips nothing.
+    Batches that are not due yet, or only for one consumer group, are skipped too. A raw read skips control batches
+    only, because they hold no message.
 
     Rule `range-repeats` (I9): a range read skips a batch that is earlier in the order already. Without it:
       1. a is at 1:0. After the unsettled segment 1 it was stored again at 2:0.
@@ -251,7 +253,8 @@ def _events(no: int, batches: tuple[Batch, ...], before: ProducerTable, *, is_ra
     events: list[RangeEvent] = []
     for batch in batches:
         header, last = batch.header, events[-1] if events else None
-        if before.covers(header) or (not is_raw and is_passed_by(header, (0,))):
+        is_passed = header.flags & FLAG_CONTROL if is_raw else is_passed_by(header, (0,))
+        if before.covers(header) or is_passed:
             begin = header.base_index
             if isinstance(last, RangeSkip):
                 begin = last.from_index
