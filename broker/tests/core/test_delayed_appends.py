@@ -9,7 +9,7 @@ import pytest
 from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, FLAG_PUBLISH, FLAG_STAGED
 from seriatim_api.delay_limits import DelayLimits
 from seriatim_api.delayed import EARLY_MS_MAX, fire_producer, move_producer
-from seriatim_api.errors import BadRequestError, OverloadedError
+from seriatim_api.errors import BadRequestError, OverloadedError, ProducerFencedError, SequenceGapError
 from seriatim_api.ids import make_offset
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_broker.core.values import effects as fx
@@ -45,7 +45,8 @@ def send(bench: Bench, due_time_ms: int, flags: int = FLAG_DELAYED, number: int 
     """A batch of a client, or of a broker (`is_forward`). Returns its error; None if it is stored."""
     is_forward = more.pop("is_forward", False)
     bench.requests += 1
-    sent = header(0 if is_forward else number, 1, flags=flags, due_time_ms=due_time_ms, **more)
+    sequence = more.pop("sequence", 0 if is_forward else number)
+    sent = header(sequence, 1, flags=flags, due_time_ms=due_time_ms, **more)
     level = ev.AckLevel.REPLICATED_FLUSHED if is_forward else ev.AckLevel.MASTER_RECEIVED
     event = ev.Append(bench.requests, P, sent, b"body", 1 + number, True, level, is_forward=is_forward, delays=LIMITS)
     bench.do(event)
@@ -151,6 +152,17 @@ def test_a_fired_batch_is_refused_before_its_time_unless_it_is_stored_already() 
     error = send(bench, due_ms, FLAG_FIRED, number=3, epoch=1, **fired)
     assert isinstance(error, OverloadedError)
     assert error.retry_after_ms == 1_000
+
+
+def test_volleys_of_an_outdated_server_are_refused() -> None:
+    bench = master()
+    fired = {"is_forward": True, "producer": fire_producer(P, 1), "origin": (P, make_offset(1, 7))}
+    due_ms = bench.wall_ms
+    for number, (epoch, sequence) in enumerate(((3, 0), (3, 1), (5, 0), (3, 1), (3, 2), (5, 0), (5, 2), (5, 1))):
+        error = send(bench, due_ms, FLAG_FIRED, number=number, epoch=epoch, sequence=sequence, **fired)
+        kind = ProducerFencedError if number in (3, 4) else SequenceGapError if number == 6 else type(None)
+        assert type(error) is kind, (epoch, sequence)
+    assert len(bench.writes(PutBatch)) == 4, "and 5/0 is a repeat"
 
 
 def test_a_moved_batch_stays_delayed_and_keeps_its_due_time() -> None:

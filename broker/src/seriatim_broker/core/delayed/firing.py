@@ -7,8 +7,8 @@ delayed messages. A volley is up to 1,024 messages that are due, by due time and
 readers. It is appended after everything that is in the log, so a delayed message is in no order with others, not even
 with those of its key, before it is fired.
 
-The producer id is a hash of the partition and the segment, the same one for all servers of the segment. Without that, a
-server that knows nothing of the numbers of an earlier one could not be refused by the producer table.
+The producer id is a hash of the partition and the segment, the producer epoch is the server epoch, and the sequence
+counts messages. So a later server's first volley fences what an earlier one may still send.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from seriatim_api.ids import MemberId
 from ..copies import producer_tables
 from ..state.broker import BrokerState
 from ..state.delayed import ALL, Firing, Volley
-from ..state.numbered_sending import ANSWER_US, producer_epoch_of
+from ..state.numbered_sending import ANSWER_US
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
 from ..values.chain import Chain
-from ..values.delayed import ALONE_BYTES, VOLLEY_BYTES_MAX, VOLLEY_MESSAGES_MAX, Piece, VolleyRow
+from ..values.delayed import ALONE_BYTES, VOLLEY_BYTES_MAX, VOLLEY_MESSAGES_MAX, Piece, VolleyRow, parts_of
 from ..values.delayed_messages import DueRead, FireVolleys, ReadDue, ReadVolley, VolleyRead, VolleysStored
 from ..values.kinds import TimerKind
 from ..values.segment import Segment
@@ -316,12 +316,13 @@ def _send(broker: BrokerState, partition: Partition, firing: Firing) -> None:
 
 
 def _header(partition: Partition, producer: bytes, volley: Volley, row: VolleyRow) -> bytes:
+    server_epoch, sequence = parts_of(volley.number)
     return make_header(
         partition=partition.id,
         message_count=row.message_count,
         producer=producer,
-        producer_epoch=producer_epoch_of(volley.number),
-        base_sequence=0,
+        producer_epoch=server_epoch,
+        base_sequence=sequence,
         first_timestamp_ms=row.first_timestamp_ms,
         last_timestamp_ms=row.last_timestamp_ms,
         body_length=len(row.body),

@@ -15,6 +15,7 @@ from ..values.delayed import (
     Piece,
     VolleyRecord,
     VolleyRow,
+    first_number,
     ledger_name,
     volley_name,
     write_cancelled,
@@ -236,8 +237,16 @@ class Firing(State):
                 self.ended.append(volley.number)
 
     def give_number(self, volley: Volley) -> None:
-        """The volley, whose body was read, has the next number. One producer sends all volleys of the segment."""
-        self.volleys.give_number(volley, 0)
+        """The volley, whose body was read, has the next number. One producer sends all volleys of the segment.
+
+        Rule `volleys-are-a-sequence` (D1): the producer epoch is the server epoch, and the sequence counts messages. So
+        the producer table takes the volleys of a server as those of any producer. Without it:
+          1. A, the server of the segment, has sent volley 1. It is cut off. B takes the right, and sends 2 to 7.
+          2. B goes down. A believes that it is still the server, and sends other messages as volley 2.
+          3. The master has volley 7, so it answers that volley 2 is stored. These messages are never fired.
+        """
+        volley.number = max(self.volleys.next_number, first_number(self.server_epoch))
+        self.volleys.next_number = volley.number + sum(piece.message_count for piece in volley.pieces)
         self.numbered.append(volley)
 
     def end_volley(self, volley: Volley) -> None:

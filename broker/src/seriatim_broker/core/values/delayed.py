@@ -6,13 +6,14 @@ record named `/delayed/<segment>`, which is no legal name of a consumer group, w
     name                    value
     "b" block (u64)         the passed bits of 1,024 indexes, as in the ledger of a consumer group
     "c" block (u64)         the bits of those that were cancelled; they are passed too
-    "n" number (u64)        a volley that was given this number: the latest due time in it (i64, ms since 1970), and its
+    "n" number              a volley that was given this number: the latest due time in it (i64, ms since 1970), and its
                             pieces, each with its first index (u64) and its count (u32)
-    "f"                     the next number (u64)
+    "f"                     the next number
     "d"                     the segment is sealed, and nothing of it is left to be fired
 
-Numbers are big-endian. An index is passed when nothing more is to be done with its message in this segment: it was
-fired, cancelled, or is a repeat that readers skip.
+A number is the server epoch of the server that gave it (u32), and how many messages were in the volleys before it in
+this server epoch (u64). Numbers are big-endian. An index is passed when nothing more is to be done with its message in
+this segment: it was fired, cancelled, or is a repeat that readers skip.
 """
 
 from __future__ import annotations
@@ -40,8 +41,20 @@ DONE: Final = b"d"
 """The name of the row that says that nothing is left."""
 
 _NUMBER: Final = struct.Struct(">Q")
+_VOLLEY_NUMBER: Final = struct.Struct(">IQ")
+_SEQUENCE_BITS: Final = 64
 _DUE: Final = struct.Struct(">q")
 _PIECE: Final = struct.Struct(">QI")
+
+
+def first_number(server_epoch: int) -> int:
+    """The first number of a volley that is given in a server epoch."""
+    return server_epoch << _SEQUENCE_BITS
+
+
+def parts_of(number: int) -> tuple[int, int]:
+    """The server epoch and the sequence in a number: the producer epoch and the base sequence of the batch."""
+    return number >> _SEQUENCE_BITS, number & ((1 << _SEQUENCE_BITS) - 1)
 
 
 def ledger_name(segment_no: int) -> str:
@@ -115,7 +128,7 @@ def write_cancelled(block: int, bits: int) -> tuple[bytes, bytes]:
 
 def volley_name(number: int) -> bytes:
     """The name of the row of a volley."""
-    return _VOLLEY + _NUMBER.pack(number)
+    return _VOLLEY + _VOLLEY_NUMBER.pack(*parts_of(number))
 
 
 def write_volley(volley: VolleyRecord) -> tuple[bytes, bytes]:
@@ -127,7 +140,7 @@ def write_volley(volley: VolleyRecord) -> tuple[bytes, bytes]:
 
 def write_next_number(number: int) -> tuple[bytes, bytes]:
     """The row with the next number."""
-    return _NEXT, _NUMBER.pack(number)
+    return _NEXT, _VOLLEY_NUMBER.pack(*parts_of(number))
 
 
 class DelayRows(NamedTuple):
@@ -161,9 +174,9 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
         try:
             if kind == _VOLLEY:
                 pieces = tuple(Piece(*piece) for piece in _PIECE.iter_unpack(value[_DUE.size :]))
-                volleys.append(VolleyRecord(_NUMBER.unpack(name[1:])[0], _DUE.unpack_from(value)[0], pieces))
+                volleys.append(VolleyRecord(_read_number(name[1:]), _DUE.unpack_from(value)[0], pieces))
             elif kind == _NEXT:
-                next_number = _NUMBER.unpack(value)[0]
+                next_number = _read_number(value)
             elif kind == _CANCELLED:
                 cancelled[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
             elif name == DONE:
@@ -175,3 +188,8 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
         except struct.error as exc:
             raise LedgerRowError(f"the row {name[:40]!r} of a delay ledger cannot be read: {exc}") from exc
     return DelayRows(passed, cancelled, tuple(sorted(volleys)), next_number)
+
+
+def _read_number(value: bytes) -> int:
+    server_epoch, sequence = _VOLLEY_NUMBER.unpack(value)
+    return first_number(server_epoch) + int(sequence)

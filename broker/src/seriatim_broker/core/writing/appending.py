@@ -20,7 +20,7 @@ from seriatim_api.batch import (
     BatchHeader,
 )
 from seriatim_api.dead_letters import is_brokers_own
-from seriatim_api.delayed import EARLY_MS_MAX
+from seriatim_api.delayed import EARLY_MS_MAX, FIRE_MARK, MOVE_MARK
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 
@@ -467,9 +467,14 @@ def _answer_repeat(broker: BrokerState, partition: Partition, log: SegmentLog, e
 
 
 def _is_forwarded(log: SegmentLog, event: Append) -> bool:
-    """Whether a forwarder's batch was stored before, as far as this master knows."""
-    last = log.live_table.last(event.header.producer)
-    return last is not None and event.header.producer_epoch <= last.epoch
+    """Whether a forwarder's batch was stored before, as far as this master knows.
+
+    What is fired has sequences, as batches of clients have; a dead letter's number is its epoch.
+    """
+    header, last = event.header, log.live_table.last(event.header.producer)
+    if last is None or not header.producer.endswith((FIRE_MARK, MOVE_MARK)):
+        return last is not None and header.producer_epoch <= last.epoch
+    return header.producer_epoch == last.epoch and header.last_sequence <= last.last_sequence
 
 
 def _answer_forwarded(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> None:
