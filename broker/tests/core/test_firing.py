@@ -18,7 +18,7 @@ from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.delayed import (
     ALONE_BYTES,
     VOLLEY_MESSAGES_MAX,
-    Piece,
+    Span,
     VolleyRow,
     first_number,
     is_ledger_name,
@@ -95,23 +95,19 @@ class Firing(Bench):
             self.do(dm.DueRead(serial, P, 1, tuple(sorted(rows))[: effect.count_max]))
         elif isinstance(effect, dm.ReadVolley):
             self.answered.add(serial)
-            is_bad = any(piece.first in self.unreadable for piece in effect.pieces)
-            self.do(dm.VolleyRead(serial, P, 1, None if is_bad else self._row(effect.pieces)))
+            is_bad = not self.unreadable.isdisjoint(effect.span.indexes)
+            self.do(dm.VolleyRead(serial, P, 1, None if is_bad else self._row(effect.span)))
         elif isinstance(effect, dm.FindDelayed):
             self.answered.add(serial)
             found = [batch.header for batch in self.batches() if _holds(batch, effect.index)]
             is_delayed = bool(found) and bool(found[0].flags & FLAG_DELAYED)
             self.do(dm.DelayedFound(serial, P, 1, found[0] if is_delayed else None))
 
-    def _row(self, pieces: tuple[Piece, ...]) -> VolleyRow:
-        headers = tuple(next(b.header for b in self.batches() if _holds(b, piece.first)) for piece in pieces)
-        taken: list[Piece] = []
-        for first, count in pieces:
-            room = self.fits - sum(piece.message_count for piece in taken)
-            taken += [Piece(first, min(count, room))] if room else []
-        indexes = [index for first, count in taken for index in range(first, first + count)]
-        origin = (P, make_offset(1, indexes[0]))
-        return VolleyRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, origin, headers, tuple(taken))
+    def _row(self, span: Span) -> VolleyRow:
+        batches = [batch for batch in self.batches() if any(_holds(batch, index) for index in span.indexes)]
+        indexes = list(span.indexes)[: self.fits]
+        origin, headers = (P, make_offset(1, indexes[0])), tuple(batch.header for batch in batches)
+        return VolleyRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, origin, headers)
 
     def batches(self) -> list[Batch]:
         """The batches that were written."""
@@ -205,16 +201,16 @@ def test_what_is_appended_during_a_read_is_fired(bench: Firing) -> None:
     assert sorted(index for volley in bench.fired() for index in volley) == [0, 1]
 
 
-def test_messages_are_fired_by_due_time_in_one_run(bench: Firing) -> None:
+def test_messages_are_fired_by_due_time_and_neighbours_together(bench: Firing) -> None:
     for due_ms in (30, 10, 20):
         bench.send(due_ms, count=2)
     bench.serve()
     bench.wall_jump_ms += 50
     bench.until_due(20)
-    assert bench.volleys() == [[2, 3, 4, 5, 0, 1]]
+    assert bench.fired() == [[2, 3, 4, 5], [0, 1]]
 
 
-def test_large_batches_are_runs_by_themselves(bench: Firing) -> None:
+def test_large_batches_are_volleys_by_themselves(bench: Firing) -> None:
     for size in (10, ALONE_BYTES, 10):
         bench.send(10, body=bytes(size))
     bench.serve()
@@ -223,7 +219,7 @@ def test_large_batches_are_runs_by_themselves(bench: Firing) -> None:
     assert bench.fired() == [[0], [1], [2]]
 
 
-def test_messages_too_large_for_one_body_are_several_runs(bench: Firing) -> None:
+def test_messages_too_large_for_one_body_are_several_volleys(bench: Firing) -> None:
     bench.fits = 3
     for count in (2, 5, 1):
         bench.send(10, count=count)
@@ -233,17 +229,17 @@ def test_messages_too_large_for_one_body_are_several_runs(bench: Firing) -> None
     assert [index for volley in bench.fired() for index in volley] == list(range(8))
 
 
-def test_the_rest_of_a_run_is_fired_by_the_next_server(bench: Firing) -> None:
+def test_the_rest_of_a_volley_is_fired_by_the_next_server(bench: Firing) -> None:
     bench.fits = 3
     bench.send(10, count=5)
     bench.until_due(20)
     rows = bench.rows()
-    assert rows.volleys[0].pieces == (Piece(0, 3),)
+    assert rows.volleys[0].span == (0, 3)
     next_server = delayed_state.Firing.of(1, 2, 0, rows._replace(volleys=rows.volleys[:1]))
-    assert next_server.left_of(DueRow(10, 0, 5, 1)) == (Piece(3, 2),)
+    assert next_server.left_of(DueRow(10, 0, 5, 1)) == (Span(3, 2),)
 
 
-def test_a_run_has_a_limited_number_of_messages(bench: Firing) -> None:
+def test_a_volley_has_a_limited_number_of_messages(bench: Firing) -> None:
     for _ in range(3):
         bench.send(10, count=VOLLEY_MESSAGES_MAX // 2)
     bench.serve()
@@ -258,7 +254,7 @@ def test_nothing_is_sent_before_its_number_is_on_every_disk(bench: Firing) -> No
     bench.lag = True
     bench.until_due()
     assert bench.volleys() == []
-    assert [volley.pieces for volley in bench.rows().volleys] == [(Piece(0, 1),)]
+    assert [volley.span for volley in bench.rows().volleys] == [(0, 1)]
     bench.lag = False
     bench.serve()
     assert bench.volleys() == [[0]]
@@ -273,7 +269,7 @@ def test_an_uncommitted_message_is_not_fired(bench: Firing) -> None:
     assert bench.volleys() == [[0]]
 
 
-def test_a_run_without_an_answer_is_sent_again_unchanged(bench: Firing) -> None:
+def test_a_volley_without_an_answer_is_sent_again_unchanged(bench: Firing) -> None:
     bench.send()
     bench.until_due()
     first = bench.requested()[0].batches
@@ -292,7 +288,7 @@ def test_a_cancelled_message_is_not_fired(bench: Firing) -> None:
     bench.serve()
     assert bench.outcome(request) is CancelOutcome.CANCELLED
     bench.until_due()
-    assert bench.volleys() == [[0, 2]]
+    assert bench.fired() == [[0], [2]]
 
 
 def test_a_cancellation_is_answered_when_every_disk_has_it(bench: Firing) -> None:
@@ -348,7 +344,7 @@ def test_a_message_that_is_due_and_not_committed_wakes_seldom(bench: Firing) -> 
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-def test_a_cancellation_of_a_message_in_a_run_is_too_late(bench: Firing, is_stored: bool) -> None:
+def test_a_cancellation_of_a_message_in_a_volley_is_too_late(bench: Firing, is_stored: bool) -> None:
     bench.send()
     bench.until_due()
     if is_stored:
@@ -389,7 +385,7 @@ def test_rows_of_a_ledger_are_read_as_they_were_written(bench: Firing) -> None:
     bench.cancel(4)
     bench.until_due(30)
     rows = bench.rows()
-    assert next((volley.number, volley.pieces) for volley in rows.volleys) == (first_number(1), (Piece(0, 2),))
+    assert next((volley.number, volley.span) for volley in rows.volleys) == (first_number(1), (0, 2))
     assert rows.cancelled == {0: 1 << 4}
     assert rows.next_number > 1
     with pytest.raises(LedgerRowError):

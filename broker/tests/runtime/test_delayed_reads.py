@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from seriatim_api.batch import FLAG_DELAYED, FLAG_ZSTD
 from seriatim_api.ids import PartitionId, make_offset
-from seriatim_broker.core.values.delayed import Piece, VolleyRow
+from seriatim_broker.core.values.delayed import Span, VolleyRow
 from seriatim_broker.core.values.delayed_messages import FindDelayed, ReadVolley
 from seriatim_broker.core.values.log import Batch
 from seriatim_broker.runtime.driver import delayed_reads
@@ -33,37 +33,44 @@ def _batches(flags: Sequence[int] = (0, 0, 0)) -> list[Batch]:
     return found
 
 
-def _volley(batches: Sequence[Batch], *pieces: tuple[int, int], is_numbered: bool = False) -> VolleyRow:
+def _volley(batches: Sequence[Batch], first: int = 0, count: int = 9, is_numbered: bool = False) -> VolleyRow:
     reads = DelayedReads(cast(Any, Disk(batches)), SimulatedBodies())
-    asked = ReadVolley(1, PartitionId(P), 1, tuple(Piece(*piece) for piece in pieces), is_numbered)
+    asked = ReadVolley(1, PartitionId(P), 1, Span(first, count), is_numbered)
     row = asyncio.run(reads.volley(asked)).row
     assert row is not None
     return row
 
 
-def test_a_run_of_one_complete_batch_keeps_its_body() -> None:
+def test_a_volley_of_one_complete_batch_keeps_its_body() -> None:
     batches = _batches()
-    row = _volley(batches, (2, 4))
+    row = _volley(batches, 2, 4)
     assert (row.body, row.body_crc, row.origin) == (batches[1].body, 2, (P, make_offset(1, 2)))
 
 
 def test_parts_of_batches_are_joined_in_their_order() -> None:
-    row = _volley(_batches(), (6, 3), (0, 1), (3, 2))
-    assert messages_in(row.body) == [6, 7, 8, 0, 3, 4]
+    row = _volley(_batches(), 1, 6)
+    assert messages_in(row.body) == [1, 2, 3, 4, 5, 6]
     assert (row.first_timestamp_ms, row.last_timestamp_ms, row.message_count) == (0, 6, 6)
 
 
 def test_a_compressed_batch_is_joined_with_no_other() -> None:
-    pieces = (0, 2), (2, 4), (6, 3)
-    assert _volley(_batches((0, FLAG_ZSTD, 0)), *pieces).pieces == (pieces[0],)
-    assert _volley(_batches((FLAG_ZSTD, 0, 0)), *pieces).pieces == (pieces[0],)
-    assert _volley(_batches((FLAG_ZSTD, 0, 0)), *pieces, is_numbered=True).pieces == pieces
+    assert _volley(_batches((0, FLAG_ZSTD, 0))).message_count == 2
+    assert _volley(_batches((FLAG_ZSTD, 0, 0))).message_count == 2
+    assert _volley(_batches((FLAG_ZSTD, 0, 0)), is_numbered=True).message_count == 9
 
 
-def test_a_run_has_as_many_messages_as_fit(monkeypatch: Any) -> None:
+def test_origins_in_a_volley_follow_one_another() -> None:
+    batches = _batches()
+    for batch, offset in zip(batches, (10, 12, 30), strict=True):
+        batch.header.origin = (P, offset)
+    row = _volley(batches)
+    assert (row.message_count, row.origin) == (6, (P, 10))
+
+
+def test_a_volley_has_as_many_messages_as_fit(monkeypatch: Any) -> None:
     monkeypatch.setattr(delayed_reads, "BODY_BYTES_MAX", 32)  # four messages
-    assert _volley(_batches(), (0, 2), (2, 4), (6, 3)).pieces == ((0, 2), (2, 2))
-    assert _volley(_batches(), (0, 2), (2, 4), is_numbered=True).message_count == 6
+    assert _volley(_batches()).message_count == 4
+    assert _volley(_batches(), 0, 6, is_numbered=True).message_count == 6
 
 
 def test_the_header_of_a_delayed_batch_is_found_by_an_index() -> None:
@@ -76,5 +83,5 @@ def test_the_header_of_a_delayed_batch_is_found_by_an_index() -> None:
 
 def test_a_batch_that_retention_dropped_is_no_damage() -> None:
     reads = DelayedReads(cast(Any, Disk(())), SimulatedBodies())
-    found = asyncio.run(reads.volley(ReadVolley(1, PartitionId(P), 1, (Piece(0, 1),))))
+    found = asyncio.run(reads.volley(ReadVolley(1, PartitionId(P), 1, Span(0, 1))))
     assert (found.row, found.is_damaged) == (None, False)

@@ -762,7 +762,8 @@ class DelayedLog:
         while some_runs := await storage.read_volleys(self.at, 1, runs[-1].index + 1 if runs else index, page):
             assert len(some_runs) <= page
             runs += some_runs
-        assert runs == [StoredVolley(one.base_index, one.producer, 1) for one in headers if one.base_index >= index]
+        volleys = [StoredVolley(one.base_index, one.producer, 1, one.origin[1], one.message_count) for one in headers]
+        assert runs == [volley for volley in volleys if volley.index >= index]
 
 
 @pytest.mark.parametrize("seed", range(6))

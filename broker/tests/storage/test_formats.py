@@ -46,8 +46,8 @@ def _samples() -> Iterator[tuple[str, bytes]]:
     delayed = DueRow(1_000, 3, 2, 196)
     yield "delayed batch by due time", keys.due_key(1, 2, 1_000, 3) + codec.write_sizes(delayed)
     yield "delayed batch by index", keys.row_key(keys.DELAYED, 1, 2, 3) + codec.write_due(1_000)
-    run = StoredVolley(3, b"q" * 16, 7)
-    yield "run of delayed batches", keys.row_key(keys.VOLLEY, 1, 2, 3) + codec.write_stored_volley(run)
+    volley = StoredVolley(3, b"q" * 16, 7, 9, 2)
+    yield "volley of delayed messages", keys.row_key(keys.VOLLEY, 1, 2, 3) + codec.write_stored_volley(volley)
     yield "hand-over", codec.write(HandOverState(2, "g", 3, HandOverId(5, 1), (row,)))
     yield "ledger block", b"".join(rows.write_block(1, 0b1011))
     yield (

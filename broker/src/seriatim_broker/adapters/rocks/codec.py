@@ -49,7 +49,7 @@ _RUN: Final = struct.Struct("<IQ")
 _RUN_APART: Final = struct.Struct("<IQI")
 _SIZES: Final = struct.Struct("<II")
 _DUE: Final = struct.Struct("<q")
-_STORED_VOLLEY: Final = struct.Struct("<16sI")
+_STORED_VOLLEY: Final = struct.Struct("<16sIQI")
 
 WINDOW_BYTES_MAX: Final = WINDOW_BATCHES * ENTRY_BYTES + TIME_BYTES
 
@@ -197,7 +197,7 @@ def read_due(value: bytes) -> int:
 
 def write_stored_volley(volley: StoredVolley) -> bytes:
     """The value of the row of a volley."""
-    return _STORED_VOLLEY.pack(volley.producer, volley.epoch)
+    return _STORED_VOLLEY.pack(*volley[1:])
 
 
 def read_stored_volley(index: int, value: bytes) -> StoredVolley:

@@ -5,10 +5,10 @@ Each delayed batch of a log has two rows in the column family `delay` (58 bytes 
     by due time   due time, first index -> messages, bytes
     by index      first index -> due time
 
-A batch that a broker made of delayed messages has a row, too (37 bytes). So a server whose ledger is lost can learn
+A batch that a broker made of delayed messages has a row, too (49 bytes). So a server whose ledger is lost can learn
 which volleys are stored:
 
-    volley           first index -> producer, epoch
+    volley           first index -> producer, epoch, origin, messages
 
 Rule `rows-with-log` (I12): they are written with the batch, and deleted with it, in the same group. Without it:
 

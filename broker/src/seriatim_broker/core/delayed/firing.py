@@ -3,9 +3,10 @@
     row due ─▶ volley ─▶ body read ─▶ numbered ──number durable everywhere──▶ sent ──stored──▶ passed
 
 The server is a producer of the partition, and sends as `state.numbered_sending` says: here is what is special about
-delayed messages. A volley is up to 1,024 messages that are due, by due time and index. Its batch is an ordinary one for
-readers. It is appended after everything that is in the log, so a delayed message is in no order with others, not even
-with those of its key, before it is fired.
+delayed messages. A volley is up to 1,024 messages that are due, by due time and index, if they follow one another in
+the segment. So its header says which these are: the offset of the first one, and how many. Its batch is an ordinary one
+for readers. It is appended after everything that is in the log, so a delayed message is in no order with others, not
+even with those of its key, before it is fired.
 
 The producer id is a hash of the partition and the segment, the producer epoch is the server epoch, and the sequence
 counts messages. So a later server's first volley fences what an earlier one may still send.
@@ -27,9 +28,10 @@ from ..state.numbered_sending import ANSWER_US
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
 from ..values.chain import Chain
-from ..values.delayed import ALONE_BYTES, VOLLEY_BYTES_MAX, VOLLEY_MESSAGES_MAX, Piece, VolleyRow, parts_of
+from ..values.delayed import ALONE_BYTES, NO_MESSAGES, VOLLEY_BYTES_MAX, VOLLEY_MESSAGES_MAX, Span, VolleyRow, parts_of
 from ..values.delayed_messages import DueRead, FireVolleys, ReadDue, ReadVolley, VolleyRead, VolleysStored
 from ..values.kinds import TimerKind
+from ..values.log import DueRow
 from ..values.segment import Segment
 from ..values.segments import Changes
 from . import cancelling, ledger, serving
@@ -163,8 +165,7 @@ def _make_volleys(broker: BrokerState, partition: Partition, firing: Firing, log
     """
     rows, now_ms = firing.ahead.rows, broker.now.wall_ms
     while len(firing.volleys.waiting) < firing.volleys.limits.items_max and rows and rows[0].due_ms <= now_ms:
-        pieces: list[Piece] = []
-        messages = size_bytes = due_ms = 0
+        span, size_bytes, due_ms = NO_MESSAGES, 0, 0
         while rows and rows[0].due_ms <= now_ms:
             row = rows[0]
             if row.index + row.message_count > log.readable_below:
@@ -175,26 +176,22 @@ def _make_volleys(broker: BrokerState, partition: Partition, firing: Firing, log
                 continue
             left = firing.left_of(row)
             is_large = row.size_bytes >= ALONE_BYTES
-            if (
-                left
-                and pieces
-                and (
-                    is_large
-                    or messages + row.message_count > VOLLEY_MESSAGES_MAX
-                    or size_bytes + row.size_bytes > VOLLEY_BYTES_MAX
-                )
-            ):
-                break
-            while rows and rows[0].index == row.index:
+            if left and span.message_count:
+                is_too_much = size_bytes + row.size_bytes > VOLLEY_BYTES_MAX
+                is_too_much = is_too_much or span.message_count + left[0].message_count > VOLLEY_MESSAGES_MAX
+                if left[0].first != span.indexes.stop or is_large or is_too_much:
+                    break
+            while len(left) <= 1 and rows and rows[0].index == row.index:
                 heapq.heappop(rows)  # perhaps twice: it was appended while the rows were read
             if left:
-                pieces += left
-                messages, size_bytes, due_ms = messages + row.message_count, size_bytes + row.size_bytes, row.due_ms
-                if is_large:
-                    break
-        if not pieces:
+                first = span.first if span.message_count else left[0].first
+                span = Span(first, span.message_count + left[0].message_count)
+                size_bytes, due_ms = size_bytes + row.size_bytes, row.due_ms
+            if len(left) > 1 or (left and is_large):
+                break  # what is left of a row after a hole is the next volley
+        if not span.message_count:
             return
-        firing.add_volley(due_ms, tuple(pieces))
+        firing.add_volley(due_ms, span)
 
 
 # ---- reading and numbering ------------------------------------------------------------------------------
@@ -210,7 +207,7 @@ def _read(broker: BrokerState, partition: Partition, firing: Firing) -> None:
             broker.poll(wait_us, TimerKind.DELAYED, partition.id, firing.no)
             continue
         volley.reading = broker.new_serial()
-        broker.out.emit(ReadVolley(volley.reading, partition.id, firing.no, volley.pieces, bool(volley.number)))
+        broker.out.emit(ReadVolley(volley.reading, partition.id, firing.no, volley.span, bool(volley.number)))
         _count_bytes(broker, partition, firing)
 
 
@@ -234,9 +231,9 @@ def on_volley_read(broker: BrokerState, partition: Partition, event: VolleyRead)
             broker.out.note("delayed_waits", partition.id, segment=firing.no, error="messages cannot be read now")
         broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
     elif not _drop_repeats(broker, partition, firing, volley, event.row):
-        if event.row.pieces != volley.pieces and not volley.number:
-            firing.keep_first(volley, event.row.pieces)
-        if event.row.pieces == volley.pieces:
+        if event.row.message_count != volley.span.message_count and not volley.number:
+            firing.keep_first(volley, event.row.message_count)
+        if event.row.message_count == volley.span.message_count:
             volley.row, volley.tries = event.row, 0
     look(broker, partition, firing.no)
 
@@ -258,14 +255,14 @@ def _drop_repeats(broker: BrokerState, partition: Partition, firing: Firing, vol
         pause_us = firing.volleys.read_failed(volley, broker.now.mono_us)
         broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
         return True
-    repeats = [piece for piece, header in zip(volley.pieces, row.headers, strict=True) if before.covers(header)]
+    repeats = [header for header in row.headers if before.covers(header)]
     if not repeats:
         return False
-    for piece in repeats:
-        firing.passed.pass_over(range(piece.first, piece.first + piece.message_count))
-    left = tuple(piece for piece in volley.pieces if piece not in repeats)
+    indexes = volley.span.indexes
+    for header in repeats:
+        firing.passed.pass_over(range(max(header.base_index, indexes.start), min(header.end_index, indexes.stop)))
     firing.drop_volley(volley)
-    if left:
+    for left in firing.left_of(DueRow(volley.due_ms, *volley.span, 0)):
         firing.add_volley(volley.due_ms, left)
     return True
 

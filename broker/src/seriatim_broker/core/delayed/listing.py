@@ -61,7 +61,7 @@ def filter_delayed(broker: BrokerState, partition: Partition, event: FilterDelay
 
 
 def _left(firing: Firing, row: DueRow) -> DueRow | None:
-    pieces = firing.left_of(row)
-    if not pieces:
+    left = firing.left_of(row)
+    if not left:
         return None
-    return row._replace(index=pieces[0].first, message_count=sum(piece.message_count for piece in pieces))
+    return row._replace(index=left[0].first, message_count=sum(span.message_count for span in left))

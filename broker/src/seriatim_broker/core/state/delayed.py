@@ -11,8 +11,9 @@ from seriatim_api.ids import INDEX_MAX
 
 from ..values.delayed import (
     DONE,
+    NO_MESSAGES,
     DelayRows,
-    Piece,
+    Span,
     VolleyRecord,
     VolleyRow,
     first_number,
@@ -65,16 +66,16 @@ class Marks(State):
 
 @dataclass(slots=True, eq=False)
 class Volley(Item):
-    """Messages that are fired together. Its name is the first index of its first piece.
+    """Messages that are fired together. Its name is its first index.
 
     Attributes:
         due_ms: The latest due time in it.
-        pieces: Its messages.
+        span: Its messages.
         row: Its body, once it is read.
     """
 
     due_ms: int = 0
-    pieces: tuple[Piece, ...] = ()
+    span: Span = NO_MESSAGES
     row: VolleyRow | None = None
 
 
@@ -182,7 +183,7 @@ class Firing(State):
         """What this member knows when it begins to serve the segment."""
         firing = cls(no, server_epoch, Window(floor, rows.passed), Marks(rows.cancelled))
         for record in rows.volleys:
-            volley = firing.add_volley(record.due_ms, record.pieces)
+            volley = firing.add_volley(record.due_ms, record.span)
             volley.number = record.number
         firing.volleys.taken_up()
         firing.volleys.next_number = rows.next_number
@@ -193,28 +194,22 @@ class Firing(State):
         """The name of its control record."""
         return ledger_name(self.no)
 
-    def add_volley(self, due_ms: int, pieces: tuple[Piece, ...]) -> Volley:
+    def add_volley(self, due_ms: int, span: Span) -> Volley:
         """These messages are fired together."""
-        volley = Volley(pieces[0].first.to_bytes(8, "big"), due_ms=due_ms, pieces=pieces)
+        volley = Volley(span.first.to_bytes(8, "big"), due_ms=due_ms, span=span)
         self.volleys.waiting[volley.name] = volley
-        for piece in pieces:
-            self.in_volleys.update(range(piece.first, piece.first + piece.message_count))
+        self.in_volleys.update(span.indexes)
         return volley
 
     def drop_volley(self, volley: Volley) -> None:
         """The volley is done with, or is made again."""
         del self.volleys.waiting[volley.name]
-        for piece in volley.pieces:
-            self.in_volleys.difference_update(range(piece.first, piece.first + piece.message_count))
+        self.in_volleys.difference_update(volley.span.indexes)
 
-    def keep_first(self, volley: Volley, pieces: tuple[Piece, ...]) -> None:
-        """Only these first pieces of the volley fit into one body. The others are another volley, right after it."""
-        at, until = len(pieces) - 1, pieces[-1].first + pieces[-1].message_count
-        cut = volley.pieces[at]
-        rest = volley.pieces[at + 1 :]
-        if until < cut.first + cut.message_count:
-            rest = (Piece(until, cut.first + cut.message_count - until), *rest)
-        volley.pieces = pieces
+    def keep_first(self, volley: Volley, message_count: int) -> None:
+        """Only the first messages of the volley fit into one body. The others are another volley, right after it."""
+        first, count = volley.span
+        volley.span, rest = Span(first, message_count), Span(first + message_count, count - message_count)
         waiting, self.volleys.waiting = self.volleys.waiting, {}
         for known in waiting.values():
             self.volleys.waiting[known.name] = known
@@ -231,7 +226,7 @@ class Firing(State):
     def trim(self, start: int) -> None:
         """Retention dropped all below an index."""
         self.passed.pass_below(start)
-        for volley in [volley for volley in self.volleys.waiting.values() if volley.pieces[0].first < start]:
+        for volley in [volley for volley in self.volleys.waiting.values() if volley.span.first < start]:
             self.drop_volley(volley)
             if volley.number:
                 self.ended.append(volley.number)
@@ -246,37 +241,36 @@ class Firing(State):
           3. The master has volley 7, so it answers that volley 2 is stored. These messages are never fired.
         """
         volley.number = max(self.volleys.next_number, first_number(self.server_epoch))
-        self.volleys.next_number = volley.number + sum(piece.message_count for piece in volley.pieces)
+        self.volleys.next_number = volley.number + volley.span.message_count
         self.numbered.append(volley)
 
     def end_volley(self, volley: Volley) -> None:
         """The volley is stored: its messages are passed."""
         self.drop_volley(volley)
         self.ended.append(volley.number)
-        for piece in volley.pieces:
-            self.passed.pass_over(range(piece.first, piece.first + piece.message_count))
+        self.passed.pass_over(volley.span.indexes)
 
     def volley_with(self, index: int) -> Volley | None:
         """The volley that has this message; None: none has."""
-        return next((volley for volley in self.volleys.waiting.values() if _has(volley.pieces, index)), None)
+        return next((volley for volley in self.volleys.waiting.values() if index in volley.span.indexes), None)
 
     def cancel(self, index: int) -> None:
         """The message is not fired any more."""
         self.cancelled.add(index)
         self.passed.pass_over((index,))
 
-    def left_of(self, row: DueRow) -> tuple[Piece, ...]:
+    def left_of(self, row: DueRow) -> tuple[Span, ...]:
         """The messages of a batch that are still to be fired, and in no volley."""
         left = self.passed.not_passed(row.index, row.index + row.message_count)
         if not self.in_volleys.isdisjoint(left):
             left = [index for index in left if index not in self.in_volleys]
-        pieces = [Piece(left.start, len(left))] if isinstance(left, range) and left else []
-        for index in left if not pieces else ():
-            if pieces and pieces[-1].first + pieces[-1].message_count == index:
-                pieces[-1] = Piece(pieces[-1].first, pieces[-1].message_count + 1)
+        spans = [Span(left.start, len(left))] if isinstance(left, range) and left else []
+        for index in left if not spans else ():
+            if spans and spans[-1].indexes.stop == index:
+                spans[-1] = Span(spans[-1].first, spans[-1].message_count + 1)
             else:
-                pieces.append(Piece(index, 1))
-        return tuple(pieces)
+                spans.append(Span(index, 1))
+        return tuple(spans)
 
     @property
     def has_none_left(self) -> bool:
@@ -302,7 +296,7 @@ class Firing(State):
         self.cancels = [one if one.serial else one._replace(serial=serial) for one in self.cancels]
         puts, deletes = self.passed.take_changes()
         puts += [write_cancelled(block, self.cancelled.blocks[block]) for block in sorted(self.cancelled.changed)]
-        puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.pieces)) for volley in self.numbered]
+        puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.span)) for volley in self.numbered]
         if self.numbered:
             puts.append(write_next_number(self.volleys.next_number))
         deletes += [volley_name(number) for number in self.ended]
@@ -311,7 +305,3 @@ class Firing(State):
             self.is_done = None
         self.cancelled.changed, self.numbered, self.ended = set(), [], []
         return LedgerChange(tuple(puts), tuple(deletes))
-
-
-def _has(pieces: tuple[Piece, ...], index: int) -> bool:
-    return any(piece.first <= index < piece.first + piece.message_count for piece in pieces)

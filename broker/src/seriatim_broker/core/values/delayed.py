@@ -6,8 +6,8 @@ record named `/delayed/<segment>`, which is no legal name of a consumer group, w
     name                    value
     "b" block (u64)         the passed bits of 1,024 indexes, as in the ledger of a consumer group
     "c" block (u64)         the bits of those that were cancelled; they are passed too
-    "n" number              a volley that was given this number: the latest due time in it (i64, ms since 1970), and its
-                            pieces, each with its first index (u64) and its count (u32)
+    "n" number              a volley that was given this number: the latest due time in it (i64, ms since 1970), its
+                            first index (u64) and how many messages it has (u32)
     "f"                     the next number
     "d"                     the segment is sealed, and nothing of it is left to be fired
 
@@ -43,8 +43,7 @@ DONE: Final = b"d"
 _NUMBER: Final = struct.Struct(">Q")
 _VOLLEY_NUMBER: Final = struct.Struct(">IQ")
 _SEQUENCE_BITS: Final = 64
-_DUE: Final = struct.Struct(">q")
-_PIECE: Final = struct.Struct(">QI")
+_NUMBERED: Final = struct.Struct(">qQI")
 
 
 def first_number(server_epoch: int) -> int:
@@ -67,11 +66,19 @@ def is_ledger_name(name: str) -> bool:
     return name.startswith(NAME_PREFIX)
 
 
-class Piece(NamedTuple):
-    """Messages of one batch that follow one another: the first index in the segment, and how many."""
+class Span(NamedTuple):
+    """Messages of a segment that follow one another: the first index, and how many."""
 
     first: int
     message_count: int
+
+    @property
+    def indexes(self) -> range:
+        """Their indexes."""
+        return range(self.first, self.first + self.message_count)
+
+
+NO_MESSAGES: Final = Span(0, 0)
 
 
 class VolleyRecord(NamedTuple):
@@ -80,12 +87,12 @@ class VolleyRecord(NamedTuple):
     Attributes:
         number: Its number.
         due_ms: The latest due time in it.
-        pieces: Its messages, in the order in which they are fired.
+        span: Its messages.
     """
 
     number: int
     due_ms: int
-    pieces: tuple[Piece, ...]
+    span: Span
 
 
 class VolleyRow(NamedTuple):
@@ -96,12 +103,11 @@ class VolleyRow(NamedTuple):
         body_crc: Its CRC-32C.
         flags: `FLAG_KEYED` and others that describe the body.
         key_hash: As in the header of the batch; 0 if several were joined.
-        message_count: How many messages it has.
+        message_count: How many messages it has: the first ones of those that were asked for, as many as fit.
         first_timestamp_ms: The first timestamp of its messages.
         last_timestamp_ms: The last one.
         origin: The partition and the offset where its first message was stored first.
-        headers: Those of the batches, one for each piece that was asked for.
-        pieces: The first ones of these, as far as they fit into one body. The last one may be cut short.
+        headers: Those of all batches that have messages that were asked for.
     """
 
     body: bytes
@@ -113,7 +119,6 @@ class VolleyRow(NamedTuple):
     last_timestamp_ms: int
     origin: tuple[int, int]
     headers: tuple[BatchHeader, ...]
-    pieces: tuple[Piece, ...]
 
 
 def cancelled_name(block: int) -> bytes:
@@ -133,9 +138,7 @@ def volley_name(number: int) -> bytes:
 
 def write_volley(volley: VolleyRecord) -> tuple[bytes, bytes]:
     """The row of a volley."""
-    return volley_name(volley.number), _DUE.pack(volley.due_ms) + b"".join(
-        _PIECE.pack(*piece) for piece in volley.pieces
-    )
+    return volley_name(volley.number), _NUMBERED.pack(volley.due_ms, *volley.span)
 
 
 def write_next_number(number: int) -> tuple[bytes, bytes]:
@@ -173,8 +176,8 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
         kind = name[:1]
         try:
             if kind == _VOLLEY:
-                pieces = tuple(Piece(*piece) for piece in _PIECE.iter_unpack(value[_DUE.size :]))
-                volleys.append(VolleyRecord(_read_number(name[1:]), _DUE.unpack_from(value)[0], pieces))
+                due_ms, first, count = _NUMBERED.unpack(value)
+                volleys.append(VolleyRecord(_read_number(name[1:]), due_ms, Span(first, count)))
             elif kind == _NEXT:
                 next_number = _read_number(value)
             elif kind == _CANCELLED:

@@ -9,7 +9,7 @@ from seriatim_api.delayed import CancelOutcome
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
 
-from .delayed import Piece, VolleyRow
+from .delayed import Span, VolleyRow
 from .log import DueRow
 
 # ---- effects --------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ class ReadDue:
 
 @dataclass(frozen=True, slots=True)
 class ReadVolley:
-    """Read messages of delayed batches, and make the body of a volley of them; answered by `VolleyRead(serial)`.
+    """Read delayed messages, and make the body of a volley of them; answered by `VolleyRead(serial)`.
 
     `is_numbered`: the volley has a number, so all its messages are in one body. If not, they are as many as fit.
     """
@@ -44,7 +44,7 @@ class ReadVolley:
     serial: int
     partition: PartitionId
     segment_no: int
-    pieces: tuple[Piece, ...]
+    span: Span
     is_numbered: bool = False
 
 

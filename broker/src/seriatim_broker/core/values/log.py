@@ -55,20 +55,28 @@ class DueRow(NamedTuple):
 
 
 class StoredVolley(NamedTuple):
-    """A stored batch that a broker made of delayed messages, fired or moved: its first index, and its number as a batch
-    of its producer (`seriatim_api.delayed`).
+    """A stored batch that a broker made of delayed messages, fired or moved.
+
+    Attributes:
+        index: Its first index.
+        producer: Its producer (`seriatim_api.delayed`).
+        epoch: Its producer epoch.
+        origin: The offset where its first message was stored first.
+        message_count: How many messages it has. They were stored one after the other.
     """
 
     index: int  # type: ignore[assignment]  # as of `DueRow`
     producer: bytes
     epoch: int
+    origin: int
+    message_count: int
 
     @classmethod
     def of(cls, header: BatchHeader) -> StoredVolley | None:
         """The volley that this batch is; None if no broker made it of delayed messages."""
         if not header.flags & FLAG_FIRED and not (header.flags & FLAG_DELAYED and any(header.origin)):
             return None
-        return cls(header.base_index, header.producer, header.producer_epoch)
+        return cls(header.base_index, header.producer, header.producer_epoch, header.origin[1], header.message_count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from seriatim_api.errors import CorruptionError, SeriatimError, UnavailableError
 from seriatim_api.ids import PartitionId, make_offset
 
 from ...core.values import delayed_messages as dm
-from ...core.values.delayed import VOLLEY_BYTES_MAX, Piece, VolleyRow
+from ...core.values.delayed import VOLLEY_BYTES_MAX, VolleyRow
 from ...core.values.delayed_messages import DelayedFound, DueRead, VolleyRead
 from ...core.values.log import Batch
 from ...interfaces.bodies import Bodies, OpenedBody
@@ -87,46 +87,38 @@ class DelayedReads:
             else:
                 row = await asyncio.to_thread(self._row, effect, batches)
         except SeriatimError as exc:
-            _log.error("run_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
+            _log.error("volley_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
             is_damaged = isinstance(exc, CorruptionError)
             return VolleyRead(effect.serial, effect.partition, effect.segment_no, None, is_damaged)
         return VolleyRead(effect.serial, effect.partition, effect.segment_no, row)
 
     async def _batches(self, effect: dm.ReadVolley) -> list[Batch]:
-        """The batch of each piece. Batches that follow one another are read together."""
-        found: dict[int, Batch] = {}  # by the first index of the piece
-        pieces = sorted(effect.pieces)
-        while pieces:
-            first, until = pieces[0].first, pieces[0].first
-            for piece in pieces:
-                if piece.first != until:
-                    break
-                until += piece.message_count
-            batches = await self._storage.read(effect.partition, effect.segment_no, first, until, READ_BYTES)
-            known = len(found)
-            for batch in batches:
-                while pieces and _has(batch.header, pieces[0].first):
-                    found[pieces.pop(0).first] = batch
-            if len(found) == known:
+        """The batches with the messages of a volley."""
+        found: list[Batch] = []
+        at, until = effect.span.indexes.start, effect.span.indexes.stop
+        while at < until:
+            batches = await self._storage.read(effect.partition, effect.segment_no, at, until, READ_BYTES)
+            if not batches or not _has(batches[0].header, at):
                 # No damage: retention has dropped it meanwhile. A gap in the log is found by the storage.
-                raise UnavailableError(f"segment {effect.segment_no} has no batch at index {first}")
-        return [found[piece.first] for piece in effect.pieces]
+                raise UnavailableError(f"segment {effect.segment_no} has no batch at index {at}")
+            found += batches
+            at = batches[-1].header.end_index
+        return found
 
     def _row(self, effect: dm.ReadVolley, batches: Sequence[Batch]) -> VolleyRow:
-        """The body of the first pieces: a complete batch as it is, or those that fit into one body when joined.
+        """The body of the first messages: a complete batch as it is, or those that fit into one body when joined.
 
         A compressed batch is joined with no other one. Without it: 1,000 batches of 1 KB may be 1 GB together.
         """
-        pieces, headers = effect.pieces, tuple(batch.header for batch in batches)
+        indexes, headers = effect.span.indexes, tuple(batch.header for batch in batches)
         first = headers[0]
-        taken: tuple[Piece, ...]
-        is_complete = pieces[0].message_count == first.message_count
-        if is_complete and (len(pieces) == 1 or (first.flags & _COMPRESSED and not effect.is_numbered)):
+        is_complete = first.base_index == indexes.start and first.end_index <= indexes.stop
+        if is_complete and (len(batches) == 1 or (first.flags & _COMPRESSED and not effect.is_numbered)):
             body, body_crc, flags, key_hash = batches[0].body, first.body_crc, first.flags & _OF_BODY, first.key_hash
-            taken, used = (pieces[0],), headers[:1]
+            message_count, used = first.message_count, headers[:1]
         else:
-            parts, taken = self._parts(pieces, batches, 1 << 62 if effect.is_numbered else BODY_BYTES_MAX)
-            used = headers[: len(taken)]
+            parts = self._parts(effect, batches, 1 << 62 if effect.is_numbered else BODY_BYTES_MAX)
+            message_count, used = sum(len(rows) for _, rows in parts), headers[: len(parts)]
             body = self._bodies.join(parts)
             body_crc = google_crc32c.value(body)
             is_single = all(one.flags & FLAG_SINGLE_KEY and one.key_hash == first.key_hash for one in used)
@@ -137,38 +129,43 @@ class DelayedReads:
             body_crc,
             flags,
             key_hash,
-            sum(piece.message_count for piece in taken),
+            message_count,
             min(one.first_timestamp_ms for one in used),
             max(one.last_timestamp_ms for one in used),
-            origin_of(effect.partition, first, pieces[0].first),
+            origin_of(effect.partition, first, indexes.start),
             headers,
-            taken,
         )
 
     def _parts(
-        self, pieces: Sequence[Piece], batches: Sequence[Batch], left_bytes: int
-    ) -> tuple[list[tuple[OpenedBody, range]], tuple[Piece, ...]]:
-        """The opened bodies and rows of the first pieces, as many as fit into a body, and at least one message."""
+        self, effect: dm.ReadVolley, batches: Sequence[Batch], left_bytes: int
+    ) -> list[tuple[OpenedBody, range]]:
+        """The opened bodies and rows of the first messages, as many as fit into a body, and at least one.
+
+        Messages whose origins do not follow one another are in different bodies: the header has only the first origin.
+        """
         parts: list[tuple[OpenedBody, range]] = []
-        taken: list[Piece] = []
-        for piece, batch in zip(pieces, batches, strict=True):
-            is_alone = left_bytes <= BODY_BYTES_MAX and (batch.header.flags | batches[0].header.flags) & _COMPRESSED
-            if taken and is_alone and batch.header.base_index != batches[0].header.base_index:
+        indexes, first = effect.span.indexes, batches[0].header
+        place, offset = origin_of(effect.partition, first, indexes.start)
+        for batch in batches:
+            header = batch.header
+            begin, end = max(indexes.start, header.base_index), min(indexes.stop, header.end_index)
+            is_alone = bool((header.flags | first.flags) & _COMPRESSED) and not effect.is_numbered
+            is_next = origin_of(effect.partition, header, begin) == (place, offset + begin - indexes.start)
+            if parts and (is_alone or not is_next):
                 break
             body = self._bodies.open(batch)
-            begin, count = piece.first - batch.header.base_index, piece.message_count
+            begin, count, full = begin - header.base_index, end - begin, end - begin
             while count > 1 and self._bodies.size_of(body, range(begin, begin + count)) > left_bytes:
                 count //= 2
             rows = range(begin, begin + count)
             size_bytes = self._bodies.size_of(body, rows)
-            if taken and size_bytes > left_bytes:
+            if parts and size_bytes > left_bytes:
                 break
             left_bytes -= size_bytes
             parts.append((body, rows))
-            taken.append(Piece(piece.first, count))
-            if count < piece.message_count:
+            if count < full:
                 break
-        return parts, tuple(taken)
+        return parts
 
 
 def origin_of(partition: PartitionId, header: BatchHeader, index: int) -> tuple[int, int]:
