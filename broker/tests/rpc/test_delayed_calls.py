@@ -15,6 +15,7 @@ from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values.delayed_messages import CancelDelayed, FilterDelayed, ListFiring
 from seriatim_broker.core.values.log import DueRow
 from seriatim_broker.core.values.segment import Segment, SegmentState
+from seriatim_broker.counters.broker import Counters
 from seriatim_broker.rpc.calls.outbound import FORWARDED_KEY
 from seriatim_broker.rpc.servicers import delayed
 from seriatim_broker.rpc.servicers.delayed import DelayedServicer
@@ -67,6 +68,7 @@ class Cluster:
         self.unserved: set[int] = set()
         self.read_count = 0
         self.storage = self
+        self.counters = Counters()
         addresses = SimpleNamespace(of=lambda broker: f"{broker}:1")
         self.servicer = DelayedServicer(cast(Any, self), cast(Any, self), cast(Any, addresses))
 
@@ -163,6 +165,7 @@ async def test_the_own_core_answers_without_a_read_of_the_coordinator(cluster: C
     assert [message.result for message in answer.messages] == [1, 2, 3]
     assert answer.server_address == "g0-0:1"
     assert cluster.topics_read == []
+    assert cluster.counters.delayed_cancelled == 1
 
 
 async def test_a_cancellation_is_passed_on_to_the_server_that_the_core_names(cluster: Cluster) -> None:
@@ -171,6 +174,7 @@ async def test_a_cancellation_is_passed_on_to_the_server_that_the_core_names(clu
     answer = await cluster.cancel()
     assert (answer.messages[0].result, answer.server_address) == (CANCELLED, "g1-0:1")
     assert cluster.called == [(OWN, AT), ("g1-0", [AT])]
+    assert not cluster.counters.delayed_cancelled, "the server counts it"
 
 
 async def test_the_coordinator_names_the_server_if_the_core_does_not_know_the_segment(cluster: Cluster) -> None:

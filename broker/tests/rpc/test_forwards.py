@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from seriatim_api import errors
-from seriatim_api.batch import HEADER_SIZE_BYTES, parse_header
+from seriatim_api.batch import FLAG_FIRED, HEADER_SIZE_BYTES, parse_header
 from seriatim_api.dead_letters import FOR_NO_GROUP, FORWARDER_MARK, group_hash, replay_producer, resolved_by
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.status import error_to_proto
@@ -18,8 +19,10 @@ from seriatim_api.v1 import dead_letters_pb2, records_pb2
 from seriatim_broker.adapters.arrow_bodies import ArrowBodies
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.core.values import effects as fx
+from seriatim_broker.core.values.delayed_messages import FireVolleys
 from seriatim_broker.core.values.events import Append, ResolveProducer
 from seriatim_broker.core.values.keyed import DeadLetter, DeadLetterRow
+from seriatim_broker.counters.broker import Counters
 from seriatim_broker.rpc.distributed import forwards, master_appends
 from seriatim_broker.rpc.distributed.forwards import Forwards
 from seriatim_broker.rpc.distributed.master_appends import MasterAppends
@@ -40,6 +43,7 @@ class Cluster:
     def __init__(self) -> None:
         self.identity = SimpleNamespace(member=OWN)
         self.checksum = crc32c
+        self.counters = Counters()
         self.bodies = BODIES
         self.storage = SimpleNamespace(is_saturated=False)
         self.is_stopping = False
@@ -158,6 +162,21 @@ async def test_what_is_stored_before_a_refusal_counts(cluster: Cluster) -> None:
     done = await cluster.forwards.forward(letters(3))
     assert done.stored_count == 1
     assert isinstance(done.error, errors.OverloadedError)
+
+
+async def test_the_lateness_of_each_message_that_is_stored_is_counted(cluster: Cluster) -> None:
+    cluster.refusals = [None, None, errors.OverloadedError("wait", retry_after_ms=5)]
+    due_ms = int(time.time() * 1000) - 3_000
+    four = BODIES.join([(BODIES.open_joined(BODY), range(1))] * 4)
+    batches = tuple(
+        (header_of(body, flags=flags, due_time_ms=due_ms, message_count=count), body)
+        for flags, count, body in ((FLAG_FIRED, 4, four), (0, 1, BODY), (FLAG_FIRED, 4, four))
+    )
+    done = await cluster.forwards.fire(FireVolleys(7, PartitionId(10), 1, batches))
+    assert done.stored_count == 2
+    late = cluster.counters.delayed_late_s
+    assert (late.count, dict(late.buckets())["2.0"], dict(late.buckets())["5.0"]) == (4, 0, 4)
+    assert 12 <= late.total_s < 20
 
 
 async def test_a_silent_master_is_complained_of_and_the_next_one_asked(cluster: Cluster) -> None:

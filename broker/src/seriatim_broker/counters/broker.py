@@ -15,29 +15,33 @@ from .consumer_groups import ConsumerGroupTally
 LATENCY_BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 """Upper bounds of the buckets: from a step in memory (0.2 ms) to a disk that stalled (5 s)."""
 
+LATENESS_BOUNDS_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 600.0, 3600.0)
+"""The same for delayed messages: from a volley on its way (5 ms) to a segment that was not served for an hour."""
+
 
 class Histogram:
     """Counts of durations by bucket, in seconds."""
 
-    __slots__ = ("count", "counts", "max_s", "total_s")
+    __slots__ = ("bounds_s", "count", "counts", "max_s", "total_s")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
+    def __init__(self, bounds_s: tuple[float, ...] = LATENCY_BOUNDS_S) -> None:
+        self.bounds_s = bounds_s
+        self.counts = [0] * (len(bounds_s) + 1)
         self.count = 0
         self.total_s = 0.0
         self.max_s = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
-        self.count += 1
-        self.total_s += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count one duration, or that of several messages."""
+        self.counts[bisect_left(self.bounds_s, seconds)] += count
+        self.count += count
+        self.total_s += seconds * count
         self.max_s = max(self.max_s, seconds)
 
     def buckets(self) -> Iterator[tuple[str, float]]:
         """Each bucket's upper bound, with the number of durations up to it, as Prometheus wants them."""
         total = 0
-        for bound, count in zip((*map(str, LATENCY_BOUNDS_S), "+Inf"), self.counts, strict=True):
+        for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
             total += count
             yield bound, total
 
@@ -54,6 +58,7 @@ class Counters:
     appended_messages: int = 0
     appended_bytes: int = 0
     committed_batches: int = 0
+    delayed_cancelled: int = 0
     delivered_batches: int = 0
     delivered_bytes: int = 0
     publications_decided: int = 0
@@ -74,6 +79,7 @@ class Counters:
     step_s: Histogram = field(default_factory=Histogram)
     flush_s: Histogram = field(default_factory=Histogram)
     switch_gap_s: Histogram = field(default_factory=Histogram)
+    delayed_late_s: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
 
     def add(self, family: dict[str, int], label: str, count: int = 1) -> None:
         """Count under a label. The set of labels must be small and fixed."""

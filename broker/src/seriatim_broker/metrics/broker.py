@@ -25,6 +25,7 @@ _COUNTERS: Final = (
     ("appended_messages", "Messages of producers that were accepted"),
     ("appended_bytes", "Bytes of producers that were accepted, headers included"),
     ("committed_batches", "Batches answered as accepted, at their ack level"),
+    ("delayed_cancelled", "Cancellations of delayed messages that this broker, as their server, answered with success"),
     ("delivered_batches", "Batches sent to consumers"),
     ("delivered_bytes", "Bytes sent to consumers"),
     ("range_batches", "Batches sent to readers of ranges"),
@@ -97,6 +98,11 @@ _HISTOGRAMS: Final = (
     ("step_s", "step_seconds", "Seconds for one step of the core with its effects"),
     ("flush_s", "flush_seconds", "Seconds from handing writes to the storage until they are durable, if awaited"),
     ("switch_gap_s", "switch_seconds", "Seconds from the beginning of a switch to its transaction"),
+    (
+        "delayed_late_s",
+        "delayed_late_seconds",
+        "Seconds from the due time of a delayed message until it is stored for consumers, by this server's clock",
+    ),
 )
 
 

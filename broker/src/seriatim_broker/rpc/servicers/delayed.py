@@ -168,6 +168,7 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
         )
         assert isinstance(asked, DelayedCancelled)
         if asked.outcome is not None:
+            self._services.counters.delayed_cancelled += asked.outcome is CancelOutcome.CANCELLED
             return delayed_pb2.CancelledMessage(result=_RESULTS[asked.outcome])
         if asked.offset:
             return delayed_pb2.CancelledMessage(stored_at=asked.offset)
