@@ -14,13 +14,29 @@ from seriatim_api.ids import make_offset
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values import messages as msg
+from seriatim_broker.core.values.chain import Opening, Seal, open_over, seal_and_open, settle
 from seriatim_broker.core.values.delays import KnownDelayLimits
 from seriatim_broker.core.values.log import Batch, PutBatch
 from seriatim_broker.core.values.messages import FORM_DELAYED
 from seriatim_broker.core.values.positions import Place
+from seriatim_broker.runtime.coordinator.records import chain_from_record, chain_to_record
 
 from .keyed_support import KeyedServing
-from .support import GROUPS, M01, Bench, P, Serving, batches_of, checksum_of, first_chain, header, sealed_chain
+from .support import (
+    GROUPS,
+    M01,
+    M10,
+    Bench,
+    P,
+    Serving,
+    attempt,
+    batches_of,
+    checksum_of,
+    first_chain,
+    header,
+    sealed_chain,
+)
 from .test_ranges import Reading
 
 LIMITS = KnownDelayLimits(DelayLimits(delay_max_ms=10_000))
@@ -171,6 +187,26 @@ def test_a_moved_batch_stays_delayed_and_keeps_its_due_time() -> None:
     for number, due_ms in enumerate((bench.wall_ms - 1, bench.wall_ms + 100 * 86_400_000)):
         assert send(bench, due_ms, number=number, epoch=number, **moved) is None
         assert stored(bench) == (FLAG_DELAYED, bench.wall_ms, due_ms)
+
+
+def test_the_record_of_a_sealed_segment_says_until_when_it_is_delayed() -> None:
+    bench = master()
+    latest_ms = bench.wall_ms + 5_000
+    for number, due_ms in enumerate((latest_ms, latest_ms - 4_000)):
+        assert send(bench, due_ms, number=number) is None
+    bench.link(M10)
+    bench.hear(M10, msg.FenceRequest(P, 1, attempt(1), b"s" * 16))
+    bench.persist()
+    (answer,) = bench.sent(msg.FenceAnswer, M10)
+    assert answer.delayed_until_ms == latest_ms
+    opening = Opening(attempt(2), "g1", (M10,), 1, incomplete_table=False)
+    sealed = Seal(0, 0, M01, (M01,), None, (), 0, answer.delayed_until_ms)
+    for made in (
+        seal_and_open(first_chain(), sealed, opening, 1),
+        settle(open_over(first_chain(), replace(opening, incomplete_table=True), 1), 1, sealed),
+    ):
+        assert [segment.delayed_until_ms for segment in made.segments] == [latest_ms, 0]
+        assert chain_from_record(chain_to_record(made)).segments == made.segments
 
 
 # ---- readers ----------------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ segments = st.builds(
     append_floor_ms=u63,
     begin=st.just(AT_ZERO) | st.builds(Start, st.integers(1, 2**63 - 1), u32, u63),
     sealed_bytes=st.none() | u63,
+    delayed_until_ms=u63,
 ).map(as_sealed)
 chains = st.builds(
     Chain,

@@ -730,7 +730,10 @@ class DelayedLog:
         self.harness.storage.submit(self.puts(3))
         await asyncio.sleep(0)
         await self.harness.reopen(crash=True)
-        self.builder.rewind(self.harness.recovered[self.at].segments[0].tail)
+        found = self.harness.recovered[self.at].segments[0]
+        self.builder.rewind(found.tail)
+        headers = [batch.header for batch in self.builder.batches if batch.header.flags & FLAG_DELAYED]
+        assert found.delayed_until_ms >= max((header.due_time_ms for header in headers), default=0)
         if not self.builder.batches:
             self.builder.checksum = self.start.checksum
 

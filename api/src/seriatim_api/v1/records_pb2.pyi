@@ -636,6 +636,7 @@ class SegmentRecord(_message.Message):
     START_BYTES_FIELD_NUMBER: _builtins.int
     SEALED_BYTES_FIELD_NUMBER: _builtins.int
     PRODUCERS_MAX_FIELD_NUMBER: _builtins.int
+    DELAYED_UNTIL_MS_FIELD_NUMBER: _builtins.int
     no: _builtins.int
     attempt: _builtins.bytes
     group: _builtins.str
@@ -665,6 +666,8 @@ class SegmentRecord(_message.Message):
     """of all batches below sealed_len, those that are gone too"""
     producers_max: _builtins.int
     """how many producers its table remembers"""
+    delayed_until_ms: _builtins.int
+    """no delayed message of it is due later; 0: it has none"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Member]:
         """the first is the master"""
@@ -703,10 +706,11 @@ class SegmentRecord(_message.Message):
         start_bytes: _builtins.int = ...,
         sealed_bytes: _builtins.int | None = ...,
         producers_max: _builtins.int = ...,
+        delayed_until_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "base", b"base", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "tail_from", b"tail_from"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "eligible", b"eligible", "folded", b"folded", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "producers_max", b"producers_max", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "start", b"start", "start_bytes", b"start_bytes", "start_checksum", b"start_checksum", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_sealed_bytes", b"_sealed_bytes", "_sealed_checksum", b"_sealed_checksum", "_sealed_len", b"_sealed_len", "_tail_from", b"_tail_from", "append_floor_ms", b"append_floor_ms", "attempt", b"attempt", "base", b"base", "delayed_until_ms", b"delayed_until_ms", "eligible", b"eligible", "folded", b"folded", "group", b"group", "incomplete_table", b"incomplete_table", "master_run", b"master_run", "members", b"members", "no", b"no", "opened_at_ms", b"opened_at_ms", "producers_max", b"producers_max", "records_lost", b"records_lost", "sealed_at_ms", b"sealed_at_ms", "sealed_bytes", b"sealed_bytes", "sealed_checksum", b"sealed_checksum", "sealed_len", b"sealed_len", "server", b"server", "server_epoch", b"server_epoch", "start", b"start", "start_bytes", b"start_bytes", "start_checksum", b"start_checksum", "state", b"state", "tail_copies", b"tail_copies", "tail_from", b"tail_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015

@@ -45,6 +45,7 @@ _OF_32_BITS: Final = frozenset((
 ))  # fmt: skip
 _SIGNED: Final = frozenset((
     "previous", "revision", "last_append_ms", "append_time_ms", "opened_at_ms", "sealed_at_ms", "append_floor_ms",
+    "delayed_until_ms",
 ))  # fmt: skip
 """Fields with whole numbers that are not of 64 bits without a sign, as all others are. Partition ids have 32."""
 _INTERNED: Final = frozenset(("topic", "broker_group", "send_chain"))

@@ -85,6 +85,7 @@ def write_segment(record: records_pb2.SegmentRecord, segment: Segment) -> None:
     record.append_floor_ms = segment.append_floor_ms
     record.folded = segment.folded
     record.producers_max = segment.producers_max
+    record.delayed_until_ms = segment.delayed_until_ms
     record.start, record.start_checksum, record.start_bytes = segment.begin
 
 
@@ -136,4 +137,5 @@ def read_segment(record: records_pb2.SegmentRecord) -> Segment:
         begin=Start(record.start, record.start_checksum, record.start_bytes) if record.start else AT_ZERO,
         sealed_bytes=record.sealed_bytes if record.HasField("sealed_bytes") else None,
         producers_max=shared_limit(record.producers_max),
+        delayed_until_ms=record.delayed_until_ms,
     )

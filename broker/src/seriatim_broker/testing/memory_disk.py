@@ -453,7 +453,9 @@ def _recovered(name: PartitionId, image: PartitionImage) -> RecoveredPartition:
             windows=tuple(sorted(segment.windows.items())),
             last_append_ms=segment.batches[-1].header.append_time_ms if segment.batches else 0,
             size_bytes=segment.size_bytes,
-            has_delayed=any(DueRow.of(batch.header) is not None for batch in segment.batches),
+            delayed_until_ms=max(
+                (row.due_ms for batch in segment.batches if (row := DueRow.of(batch.header)) is not None), default=0
+            ),
         )
         for _, segment in sorted(image.segments.items())
     )

@@ -44,6 +44,8 @@ from .writer import WriteGroup, Writer
 
 _log = structlog.get_logger(__name__)
 
+_DUE_MS_MAX: Final = (1 << 63) - 1
+
 SWEPT_COUNT_MAX: Final = 1_000
 """Batches whose rows housekeeping deletes in one write."""
 
@@ -214,13 +216,18 @@ def volleys_from(
         return [codec.read_stored_volley(keys.index_of_row(key), value) for key, value in rows]
 
 
-def places(engine: Database) -> Iterator[tuple[int, int]]:
-    """The partition and segment of each log that has rows."""
+def places(engine: Database) -> Iterator[tuple[tuple[int, int], int]]:
+    """The partition and segment of each log that has rows, and when its last delayed batch is due; 0: it has none.
+
+    A row by due time that does not count any more may be later than those that do.
+    """
     begin = b""
     with engine.cursor(DELAY) as cursor:
         while (row := next(iter(cursor.forward(begin)), None)) is not None:
             place = keys.place_of(row[0])
-            yield place
+            last = cursor.at_or_before(keys.due_key(*place, _DUE_MS_MAX, 0))
+            is_due = last is not None and keys.is_due_key(last[0], *place)
+            yield place, keys.split_due_key(last[0])[0] if last is not None and is_due else 0
             begin = keys.place_range(*place)[1]
 
 

@@ -170,6 +170,11 @@ def split_due_key(key: bytes) -> tuple[int, int]:
     return due - _DUE_BIAS, index
 
 
+def is_due_key(key: bytes, partition: int, segment: int) -> bool:
+    """Whether `due_key` made this key of `delay` for a log."""
+    return key.startswith(_PLACE.pack(partition, segment) + _BY_DUE)
+
+
 def row_key(kind: bytes, partition: int, segment: int, index: int) -> bytes:
     """The key in `delay` of a batch by its first index."""
     return _ROW_AT.pack(partition, segment, kind, index)

@@ -68,7 +68,7 @@ class Recovery:
         self._checksum = checksum
         self._table = table
         self._copies = copies
-        self._delayed: set[tuple[int, int]] = set()
+        self._delayed: dict[tuple[int, int], int] = {}  # when the last delayed batch of a log is due
 
     def partitions(self) -> Iterator[RecoveredPartition]:
         """All partitions, ascending.
@@ -76,7 +76,7 @@ class Recovery:
         Raises:
             CorruptionError: A record or batch does not match its checksum, or is missing.
         """
-        self._delayed = set(delayed.places(self._engine))
+        self._delayed = dict(delayed.places(self._engine))
         for partition, rows in _merged(self._rows(META), self._rows(INDEX), self._rows(CURSOR)):
             yield self._partition(PartitionId(partition), rows)
         for partition, segment in self._delayed:
@@ -162,17 +162,17 @@ class Recovery:
                 record, begin.first, begin.checksum, begin.first, (), windows, size_bytes=begin.size_bytes
             )
         log, checksum, commit, last_append_ms = self._restore(partition, record.no, runs)
-        has_delayed = (partition, record.no) in self._delayed
+        delayed_until_ms = self._delayed.get((partition, record.no), 0)
         if record.sealed_len is not None:
             return RecoveredSegment(
-                record, log.tail, checksum, log.tail, (), windows, last_append_ms, log.position, has_delayed
+                record, log.tail, checksum, log.tail, (), windows, last_append_ms, log.position, delayed_until_ms
             )
         commit = max(commit, begin.first)  # every member had flushed the messages that retention dropped
         stretches = plan(log, commit, log.tail)
         stored = read_all(self._engine, self._checksum, partition, record.no, stretches)
         batches = tuple(one.batch for one in stored)
         return RecoveredSegment(
-            record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position, has_delayed
+            record, log.tail, checksum, commit, batches, windows, last_append_ms, log.position, delayed_until_ms
         )
 
     def _restore(self, partition: int, segment: int, runs: tuple[ExtentRun, ...]) -> tuple[ExtentLog, int, int, int]:

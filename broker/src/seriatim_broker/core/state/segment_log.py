@@ -101,6 +101,7 @@ class SegmentLog(State):
         "answered",
         "commit",
         "content_no",
+        "delayed_until_ms",
         "durable",
         "flushed",
         "flushed_append_ms",
@@ -164,6 +165,7 @@ class SegmentLog(State):
         # What was appended with a due time since the server of the segment looked. None: the log has no delayed batch;
         # (): this member does not serve it. Perhaps all are fired.
         self.fresh: list[DueRow] | tuple[()] | None = None
+        self.delayed_until_ms = 0  # no delayed batch is due later, perhaps of those that were cut off; 0: there is none
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
 
     @classmethod
@@ -203,7 +205,8 @@ class SegmentLog(State):
         #   2. As answers the fence with tail 1 and no append time.
         #   3. The next master's clock says 12:00:05, and b is appended then: append time goes back.
         log.last_append_ms = found.last_append_ms
-        log.fresh = () if found.has_delayed else None
+        log.delayed_until_ms = found.delayed_until_ms
+        log.fresh = () if found.delayed_until_ms else None
         log.uncertain_bytes = sum(batch.size_bytes for batch in log.uncertain)
         # Rule `start-folds` (I9): a start takes up the batches that the table on the disk does not have yet. Without
         # it:
@@ -404,6 +407,7 @@ class SegmentLog(State):
 
     def _note_delayed(self, broker: BrokerState, row: DueRow) -> None:
         """A delayed batch is taken: have the server of the segment look when it is due, if that is this member."""
+        self.delayed_until_ms = max(self.delayed_until_ms, row.due_ms)
         if isinstance(self.fresh, list):
             self.fresh.append(row)
             wait_ms = min(max(row.due_ms - broker.now.wall_ms, 0), FRESH_MS)

@@ -201,6 +201,7 @@ def fence_answer(broker: BrokerState, log: SegmentLog, message: FenceRequest) ->
         tail=log.tail_copy(length).batches if length is not None else (),
         from_disk=log.is_from_disk,
         size_bytes=log.size_at(length) if length is not None else None,
+        delayed_until_ms=log.delayed_until_ms,
     )
 
 

@@ -128,6 +128,7 @@ def seal(switch: Switch, old: Segment) -> Seal:
         tail_from=tail.from_index if tail is not None else None,
         tail_copies=switch.opening.members if tail is not None else (),
         size_bytes=answer.size_bytes,
+        delayed_until_ms=answer.delayed_until_ms,
     )
 
 

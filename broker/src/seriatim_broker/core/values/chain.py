@@ -135,6 +135,7 @@ class Seal:
     tail_from: int | None
     tail_copies: tuple[MemberId, ...]
     size_bytes: int
+    delayed_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ def seal_and_open(chain: Chain, seal: Seal, opening: Opening, now_ms: int, floor
         sealed_len=seal.length,
         sealed_checksum=seal.checksum,
         sealed_bytes=seal.size_bytes,
+        delayed_until_ms=seal.delayed_until_ms,
         tail_from=seal.tail_from,
         tail_copies=seal.tail_copies,
         server=seal.server,
@@ -221,6 +223,7 @@ def settle(chain: Chain, no: int, seal: Seal) -> Chain:
         sealed_len=seal.length,
         sealed_checksum=seal.checksum,
         sealed_bytes=seal.size_bytes,
+        delayed_until_ms=seal.delayed_until_ms,
         tail_from=seal.tail_from,
         tail_copies=seal.tail_copies,
         server=seal.server,

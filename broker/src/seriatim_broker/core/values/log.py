@@ -482,7 +482,7 @@ class RecoveredSegment:
             forgotten. The table with which it was opened is in its preparation.
         last_append_ms: The append time of the last batch.
         size_bytes: Bytes of all batches below `tail`, including dropped ones.
-        has_delayed: Whether the disk has rows of delayed batches.
+        delayed_until_ms: No delayed batch of it is due later; 0: it has none.
     """
 
     record: LocalSegment
@@ -493,7 +493,7 @@ class RecoveredSegment:
     windows: Rows
     last_append_ms: int = 0
     size_bytes: int = 0
-    has_delayed: bool = False
+    delayed_until_ms: int = 0
 
 
 class LedgerVersion(NamedTuple):

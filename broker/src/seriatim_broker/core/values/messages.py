@@ -104,6 +104,7 @@ class FenceAnswer:
         coordinator_behind: The member knows that the coordinator has lost decisions. So it says nothing about the
             segment, and the switcher may open no segment after it.
         size_bytes: Bytes of all batches below `length`, including dropped ones; None if it gives no length.
+        delayed_until_ms: No delayed message below `length` is due later; 0: there is none.
     """
 
     partition: PartitionId
@@ -121,6 +122,7 @@ class FenceAnswer:
     from_disk: bool = False
     coordinator_behind: bool = False
     size_bytes: int | None = None
+    delayed_until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

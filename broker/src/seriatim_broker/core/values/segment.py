@@ -86,6 +86,7 @@ class Segment:
         sealed_bytes: Bytes of all batches below `sealed_len`, including dropped ones; None while it is not sealed, or
             if it was declared lost before that.
         producers_max: How many producers its producer table remembers.
+        delayed_until_ms: No delayed message of it is due later; 0: it has none, or is not sealed.
     """
 
     no: int
@@ -111,6 +112,7 @@ class Segment:
     begin: Start = AT_ZERO
     sealed_bytes: int | None = None
     producers_max: int = PRODUCERS_DEFAULT
+    delayed_until_ms: int = 0
 
     @property
     def start(self) -> int:

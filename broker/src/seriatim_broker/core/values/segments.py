@@ -260,4 +260,6 @@ def _digest(segment: Segment) -> int:
         segment.sealed_bytes,
         segment.producers_max,
     )
+    if segment.delayed_until_ms:
+        said += (segment.delayed_until_ms,)
     return int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "big")
