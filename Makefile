@@ -9,7 +9,7 @@ SYNCED := $(VENV)/.synced
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: changelog help env demo demo-orders test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain bench-consume faults sim clean
+.PHONY: changelog help env demo demo-orders demo-delayed test test-slow test-faults test-spark check lint types contracts proto proto-check crds crds-check docs-check tools bench-smoke bench-drain bench-consume faults sim clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen
 
 demo-orders: $(SYNCED) ## flights by key, 16 consumers that fail and are killed, brokers too, parked keys, dead letters (QUICK=1; SEED=n; LATENCY=25)
 	$(BIN)/python -m e2e.demo_orders
+
+demo-delayed: $(SYNCED) ## 10,000 delayed messages are fired while three brokers are killed, and 500 are called back (QUICK=1; SEED=n; LATENCY=25)
+	$(BIN)/python -m e2e.demo_delayed
 
 test: $(SYNCED) ## all tests that need nothing but Python, package by package
 	$(BIN)/python -m tools.run_tests
@@ -139,7 +142,7 @@ words: ## hold pages, docstrings, comments, messages and descriptions against th
 WORDS := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md newsfragments docs crds templates values.yaml Chart.yaml api/proto api/src broker/src client/src local/src operator/src spark-on-k8s/src e2e sim tools images
 
 .PHONY: bench
-bench: $(SYNCED) ## single messages, fixed rates, bulk, an idle cluster, gaps at faults, in three minutes (QUICK=1: a quarter; ONLY="start one_in_flight"; LATENCY=25: links take 25 ms each way)
+bench: $(SYNCED) ## single messages, fixed rates, bulk, an idle cluster, gaps at faults, delayed messages, in six minutes (QUICK=1: a quarter; ONLY="start one_in_flight"; LATENCY=25: links take 25 ms each way)
 	$(BIN)/python -m e2e.bench.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 bench-smoke: $(SYNCED) ## four of these: throughput, latency and the gap at kill -9, in a minute

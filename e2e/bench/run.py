@@ -1,6 +1,7 @@
-"""`python -m e2e.bench.run`, or `make bench`: single messages, fixed rates, bulk, an idle cluster, and gaps at faults.
+"""`python -m e2e.bench.run`, or `make bench`: single messages, fixed rates, bulk, an idle cluster, gaps at faults,
+and delayed messages.
 
-    make bench                   all workloads, in about three minutes
+    make bench                   all workloads but those of nights, in about six minutes
     make bench-smoke             four of them, in a minute
     make bench QUICK=1           all, a quarter as long
     make bench ONLY="start one_in_flight"
@@ -35,13 +36,27 @@ from seriatim_local import LocalCluster
 
 from e2e.bench.first_message import start_ms
 from e2e.bench.gaps import run_faults
+from e2e.bench.load.delayed import DelayedRun
 from e2e.bench.load.measurement import Measured, run_load
 from e2e.bench.load.setup import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
 from e2e.bench.measures.curves import draw
 from e2e.bench.measures.figures import Figure, amount, narrow_table, percentile, share
 from e2e.bench.program import Measure as MeasureAll
 from e2e.bench.program import Progress, exact_loop, run, told
-from e2e.bench.workloads import Fault, Measure, Start, Workload, WorkloadError, choose, read_workloads
+from e2e.bench.workloads import (
+    Cancel,
+    Due,
+    DueAtOnce,
+    DueKill,
+    Fault,
+    Measure,
+    Pending,
+    Start,
+    Workload,
+    WorkloadError,
+    choose,
+    read_workloads,
+)
 from e2e.distance import DistanceError, read_delay
 from e2e.distance import told as told_distance
 from e2e.observe import Observer, Snapshot
@@ -61,6 +76,16 @@ SHOWN: Final[dict[Measure, tuple[str, str, bool]]] = {
     "messages_per_s": ("", "msg/s", True),
     "start_ms": ("median", "ms", False),
     "gap_ms": ("gap, median", "ms", False),
+    "late_p50_ms": ("due until read, p50", "ms", False),
+    "late_p99_ms": ("due until read, p99", "ms", False),
+    "ordinary_p99_ratio": ("ordinary sends, p99 to usual", "x", False),
+    "append_ratio": ("appended, to undelayed", "x", True),
+    "more_memory_mib": ("a broker's memory, more", "MiB", False),
+    "longer_start_s": ("a broker's start, longer", "s", False),
+    "row_bytes_per_batch": ("rows of a batch", "B", False),
+    "firing_gap_ms": ("nothing is fired, median", "ms", False),
+    "cancel_p50_ms": ("one in flight, p50", "ms", False),
+    "cancels_per_s": ("64 in flight", "/s", True),
 }
 """Of each measure: its label, its unit, and whether more is better."""
 
@@ -108,6 +133,8 @@ async def _measured(
     match workload.load:
         case Fault() as load:
             return await run_faults(load, topic, client, cluster, progress)
+        case Due() | DueAtOnce() | Pending() | DueKill() | Cancel() as load:
+            return await DelayedRun(topic, workload.partitions, client, cluster, progress).run(load)
         case Start() as load:
             taken = [await start_ms(topic, cluster.bootstrap) for _ in range(load.times)]
             return Measured(values={"start_ms": percentile(taken, 0.5)}, details={"max_ms": max(taken)})

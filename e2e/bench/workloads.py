@@ -9,6 +9,11 @@ Kinds of load:
     sends           one producer calls `send()` with a key for each message, as fast as the cluster takes them
     start           a new process imports the client, connects, and sends one message
     fault           a message a millisecond, while the master of the partition is killed, restarted or frozen
+    due             delayed messages at a fixed rate, each due at random, and a consumer that waits for them
+    due_at_once     delayed messages that are all due in one millisecond, beside ordinary ones
+    pending         batches that are due tomorrow, beside as many ordinary batches
+    due_kill        as `due`, while the broker that fires the messages and stores them again is killed
+    cancel          delayed messages are called back, one in flight, then 64
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ FILE: Final = Path(__file__).with_name("workloads.yaml")
 Measure = Literal[
     "p50_ms", "p99_ms", "published_p50_ms", "published_p99_ms", "end_to_end_p50_ms", "end_to_end_p99_ms",
     "cpu_ms_per_message", "cpu_ms_per_s", "wakeups_per_s", "messages_per_s", "start_ms", "gap_ms",
+    "late_p50_ms", "late_p99_ms", "ordinary_p99_ratio", "append_ratio", "more_memory_mib", "longer_start_s",
+    "row_bytes_per_batch", "firing_gap_ms", "cancel_p50_ms", "cancels_per_s",
 ]  # fmt: skip
 
 
@@ -37,6 +44,11 @@ GIVEN_BY: Final[dict[str, frozenset[Measure]]] = {
     "sends": frozenset(("messages_per_s",)),
     "start": frozenset(("start_ms",)),
     "fault": frozenset(("gap_ms",)),
+    "due": frozenset(("late_p50_ms", "late_p99_ms")),
+    "due_at_once": frozenset(("messages_per_s", "ordinary_p99_ratio")),
+    "pending": frozenset(("append_ratio", "more_memory_mib", "longer_start_s", "row_bytes_per_batch")),
+    "due_kill": frozenset(("firing_gap_ms",)),
+    "cancel": frozenset(("cancel_p50_ms", "cancels_per_s")),
 }
 """The measures that each kind of load gives. `end_to_end` ones are given only if the messages are read."""
 
@@ -99,7 +111,49 @@ class Fault(_Strict):
     times: PositiveInt
 
 
-Load = Annotated[OneAtATime | Paced | Idle | Batches | Sends | Start | Fault, Field(discriminator="kind")]
+class Due(_Strict):
+    """`rate` messages a second for `seconds`, each with a delay of at most `within_ms`."""
+
+    kind: Literal["due"]
+    rate: PositiveInt
+    within_ms: PositiveInt
+    seconds: PositiveFloat
+
+
+class DueAtOnce(_Strict):
+    """`messages` with one due time, and `rate` ordinary ones a second."""
+
+    kind: Literal["due_at_once"]
+    messages: PositiveInt
+    rate: PositiveInt
+
+
+class Pending(_Strict):
+    """`messages` in batches of `rows`, each batch due at a time of its own tomorrow."""
+
+    kind: Literal["pending"]
+    messages: PositiveInt
+    rows: PositiveInt
+
+
+class DueKill(_Strict):
+    """As `Due` until `times` kills are over."""
+
+    kind: Literal["due_kill"]
+    rate: PositiveInt
+    within_ms: PositiveInt
+    times: PositiveInt
+
+
+class Cancel(_Strict):
+    """Cancellations for `seconds` one after the other, and for `seconds` with 64 in flight."""
+
+    kind: Literal["cancel"]
+    seconds: PositiveFloat
+
+
+DelayedLoad = Due | DueAtOnce | Pending | DueKill | Cancel
+Load = Annotated[OneAtATime | Paced | Idle | Batches | Sends | Start | Fault | DelayedLoad, Field(discriminator="kind")]
 
 
 class Workload(_Strict):
@@ -113,6 +167,7 @@ class Workload(_Strict):
     flush: bool = True
     measures: dict[Measure, float | None] = Field(min_length=1)
     smoke: bool = False
+    night: bool = False
 
     @model_validator(mode="after")
     def _measures_are_given(self) -> Self:
@@ -127,8 +182,10 @@ class Workload(_Strict):
     def quick(self) -> Workload:
         """The same workload, a quarter as long."""
         load = self.load
-        if isinstance(load, Start | Fault):
+        if isinstance(load, Start | Fault | DueKill):
             return self.model_copy(update={"load": load.model_copy(update={"times": max(1, load.times // 4)})})
+        if isinstance(load, DueAtOnce | Pending):
+            return self.model_copy(update={"load": load.model_copy(update={"messages": max(1, load.messages // 4)})})
         return self.model_copy(update={"load": load.model_copy(update={"seconds": load.seconds / 4})})
 
 
@@ -153,7 +210,7 @@ def read_workloads(file: Path = FILE) -> list[Workload]:
 
 
 def choose(workloads: list[Workload], names: list[str]) -> list[Workload]:
-    """Return the workloads with these names, in the order of the file; all if no name is given.
+    """Return the workloads with these names, in the order of the file; all but those of nights if no name is given.
 
     Raises:
         WorkloadError: There is no workload of that name.
@@ -162,4 +219,4 @@ def choose(workloads: list[Workload], names: list[str]) -> list[Workload]:
     for name in names:
         if name not in known:
             raise WorkloadError(f"there is no workload {name!r}: choose from {', '.join(sorted(known))}")
-    return [workload for workload in workloads if not names or workload.name in names]
+    return [workload for workload in workloads if workload.name in names or not (names or workload.night)]

@@ -77,6 +77,8 @@ def test_workloads_are_chosen_by_name(tmp_path: Path) -> None:
     found = read_workloads(written(tmp_path, GOOD + GOOD.replace("slow", "slower")))
     assert [workload.name for workload in choose(found, ["slower"])] == ["slower"]
     assert choose(found, []) == found
+    nightly = [found[0].model_copy(update={"night": True}), found[1]]
+    assert (choose(nightly, []), choose(nightly, ["slow"])) == (nightly[1:], nightly[:1])
     with pytest.raises(WorkloadError, match="choose from slow, slower"):
         choose(found, ["fast"])
 
@@ -89,6 +91,8 @@ def test_a_quick_run_is_a_quarter_as_long(tmp_path: Path) -> None:
     load = slow(tmp_path).quick().load
     assert load.kind == "paced"
     assert (load.rate, load.seconds) == (10, 2.0)
+    quick = {workload.name: workload.quick().load.model_dump() for workload in read_workloads()}
+    assert (quick["due_kill"]["times"], quick["pending"]["messages"]) == (1, 250_000)
 
 
 def measured() -> Measured:
