@@ -598,7 +598,12 @@ class Client:
             from seriatim._transport.cancellations import Cancellations
 
             self._cancellations = Cancellations(self._caller)
-        return await self._cancellations.cancel(topic, partition, origin, timeout_s)
+        if self._recorder is None:
+            return await self._cancellations.cancel(topic, partition, origin, timeout_s)
+        self._recorder.cancels(topic, partition, origin)
+        outcome = await self._cancellations.cancel(topic, partition, origin, timeout_s)
+        self._recorder.cancels(topic, partition, origin, outcome)
+        return outcome
 
     def admin(self) -> Admin:
         """The administration of the cluster. It shares this client's connections and ends with the client."""

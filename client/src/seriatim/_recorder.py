@@ -6,18 +6,21 @@ message: the application's function `message_id` makes it from the value. A line
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from seriatim_api.ids import format_offset, make_offset
 
 if TYPE_CHECKING:
+    from seriatim_api.delayed import CancelOutcome
+
     from seriatim._core.producer_types import Outcome
     from seriatim._values.consumer_group_settings import GroupKey
     from seriatim._values.dead_letters import DeadLetter
     from seriatim._values.records import Message
     from seriatim.history import HistoryWriter, MemoryHistory
-    from seriatim.history._writer import PersonAct, TopicAct, Way
+    from seriatim.history._writer import CancelAnswer, PersonAct, TopicAct, Way
 from seriatim._runtime.logs import guarded
 
 _log = guarded()
@@ -77,12 +80,22 @@ class Recorder:
         partition: int,
         producer: str,
         position: int,
+        due_time_ms: int = 0,
     ) -> Sequence[MessageId] | None:
-        """Note that a batch is about to be sent. Returns its messages' ids, or None if the recording has ended."""
+        """Note that a batch is about to be sent. Returns its messages' ids, or None if the recording has ended.
+
+        `due_time_ms` is as in the header: a time, or a duration below 0. 0: the batch is not delayed.
+        """
 
         def write() -> Sequence[MessageId]:
             ids = [self._message_id(value or b"") for value in values]
-            self._history.sends(ids, producer=producer, topic=topic, partition=partition, sequence=position, keys=keys)
+            due = None
+            if due_time_ms:
+                delay_ms = -due_time_ms if due_time_ms < 0 else due_time_ms - time.time() * 1000
+                due = self._history.now() + delay_ms / 1000
+            self._history.sends(
+                ids, producer=producer, topic=topic, partition=partition, sequence=position, keys=keys, due=due
+            )
             return ids
 
         return self._record(write)
@@ -200,6 +213,12 @@ class Recorder:
                 act, group=group, topic=topic, partition=partition, offset=offset, key=key, done=done, way=way, end=end
             )
         )
+        self._flush()
+
+    def cancels(self, topic: str, partition: int, offset: int, outcome: CancelOutcome | None = None) -> None:
+        """Note that the application cancels a delayed message: before the request is sent, and with the answer."""
+        answer = None if outcome is None else cast("CancelAnswer", outcome.name.lower())
+        self._record(lambda: self._history.cancel(topic=topic, partition=partition, offset=offset, answer=answer))
         self._flush()
 
     def topic(self, act: TopicAct, topic: str) -> None:

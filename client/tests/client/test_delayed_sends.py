@@ -6,13 +6,16 @@ import time
 from typing import Any
 
 import pytest
-from seriatim import SendFailedError, sync
+from seriatim import CancelOutcome, SendFailedError, sync
 from seriatim._bodies.arrow import decode
 from seriatim._producing.deliveries import Deliveries, Delivery
 from seriatim._producing.pending import Messages, Pending
+from seriatim._recorder import Recorder
+from seriatim.history import MemoryHistory
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_DELAYED
 from seriatim_api.errors import BadRequestError, IllegalMessageError
+from seriatim_api.ids import make_offset
 
 from ..fake_broker import FakeCluster, connected, until
 from .test_pending import TIMEOUT_S, add, table
@@ -153,3 +156,17 @@ def test_a_part_that_is_cut_in_pieces_keeps_its_due_time_and_grows() -> None:
     pending.drop(cut)
     one(pending, b"d", 9)
     assert cuts(pending, 66) == [(9, b"cd")]
+
+
+def test_a_history_has_when_messages_are_due_and_what_became_of_a_cancellation() -> None:
+    history = MemoryHistory("test", lambda: 100.0)
+    recorder = Recorder(history, bytes.decode)
+    for number, due_ms in enumerate((-500, int(time.time() * 1000) + 60_000, 0)):
+        recorder.sends([b"m%d" % number], None, "t", 0, "p", number, due_ms)
+    recorder.cancels("t", 0, make_offset(1, 0))
+    recorder.cancels("t", 0, make_offset(1, 0), CancelOutcome.TOO_LATE)
+    first, second, third, asked, answered = history.events
+    assert first["due"] == 100.5
+    assert second["due"] == pytest.approx(160, abs=5)
+    assert "due" not in third
+    assert (asked["o"], asked.get("x"), answered["x"]) == ("1:0", None, "too_late")

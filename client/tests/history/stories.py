@@ -67,6 +67,9 @@ class Story(MemoryHistory):
     def ok(self, number: int, at: str = "") -> None:
         self.outcome(number, "ok", offset=at or f"1:{number}")
 
+    def cancels(self, number: int, answer: Any = None) -> None:
+        self.cancel(offset=f"1:{number}", answer=answer, **AT)
+
     def each(self, count: int) -> None:
         """Messages, each sent after the acknowledgement of the one before."""
         for number in range(count):

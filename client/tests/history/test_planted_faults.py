@@ -108,6 +108,38 @@ delivered and never sent: unsent
 unknown, which may come or not: ok
     sent 0; outcome 0 unknown; sent 1; outcome 1 unknown; came 1 1:0
     and unknown_share 1.0
+a delayed message comes when it is due, from another place and after others that were sent later: ok
+    sent 0 due=6; ok 0; sent 1; ok 1; came 1; came 0 2:7; came 1 group=h; came 0 2:7 group=h
+a delayed message that was due when it was stored: ok
+    sent 0 due=1; ok 0; came 0
+a delayed message that never came: lost
+    sent 0 due=9; ok 0; sent 1; ok 1; reads 1
+    and message 0; kinds send outcome end
+a delayed message that may have been fired in a lost segment: ok
+    sent 0 due=9; ok 0; sent 1; ok 1; reads 1; gone 2:0 2:9
+    and in_gaps 1
+a gap before the place of a delayed message excuses nothing: lost
+    sent 0 due=9; ok 0 2:0; sent 1; ok 1; reads 1; gone 1:5 1:9
+delivered a second before it was due: early
+    sent 0 due=4; ok 0; came 0 2:7
+    and message 0; kinds send deliver
+fired twice: repeated misplaced
+    sent 0 due=1; ok 0; came 0 2:7; came 0 2:9
+fired at a place of each group: misplaced
+    sent 0 due=1; ok 0; came 0 2:7; came 0 2:9 group=h
+cancelled and not delivered: ok
+    sent 0 due=9; ok 0; cancels 0; cancels 0 cancelled; sent 1; ok 1; reads 1
+    and cancelled 1; says 1 delayed message cancelled
+a cancellation without an answer, of which nothing is known: ok
+    sent 0 due=5; ok 0; cancels 0; sent 1; ok 1; reads 1
+cancelled too late, and not delivered: lost
+    sent 0 due=5; ok 0; cancels 0; cancels 0 too_late; sent 1; ok 1; reads 1
+cancelled and delivered: not_cancelled
+    sent 0 due=4; ok 0; cancels 0; cancels 0 cancelled; came 0 2:7
+    and message 0; kinds outcome cancel deliver
+two answers to a cancellation: contradicted
+    sent 0 due=9; ok 0; cancels 0 cancelled; cancels 0 too_late; sent 1; ok 1; reads 1
+    and message 0; kinds outcome cancel cancel
 the last fault before a finding is cited: lost
     fault kill b1-0; sent 0; ok 0; fault cut b2-0; ends g orders; fault heal b2-0 phase=heal
     and fault.name cut; says last fault before

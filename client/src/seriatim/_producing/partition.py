@@ -160,7 +160,7 @@ class PartitionSender:
         self.pending.drop(cut)
         if shared.recorder is not None:
             batch.ids = shared.recorder.sends(
-                *cut.rows(), shared.topic, self.number, shared.producer_id.hex(), self._position
+                *cut.rows(), shared.topic, self.number, shared.producer_id.hex(), self._position, cut.due_time_ms
             )
         self._position += count
         self._step(Enqueue(batch_id, count, len(cut.body.data) + HEADER_SIZE_BYTES, waited_us))

@@ -35,7 +35,8 @@ kind       keys
 =========  ===========================================================================================================
 history    `version`, `process`, `clock`: the first line of a file, and of each later process that appends to it
 send       `p` producer, `e` producer epoch (0 if absent), `t` topic, `q` partition, `s` sequence, `m` message id,
-           `y` key (optional); one line for each message, not for each resend; written before the message is sent
+           `y` key (optional), `due` when a delayed message is due, on the clock of `at`; one line for each message,
+           not for each resend; written before the message is sent
 outcome    `m`, `x` (`ok`, `failed` or `unknown`), `o` offset (if ok and known); written after the answer came
 deliver    `g` consumer group, `c` consumer, `t`, `q`, `o`, `m`, `a` delivery attempt (1 if absent), `r` (1: flagged
            `maybe_repeated`), `b` (1: the group is at most once). In modes `key_ordered` and `shared` also `u` token,
@@ -51,6 +52,8 @@ dead       `g`, `t`, `q`, `o`, `m`, `w` where it is stored, `r`: a dead letter o
            `done` (1: the answer came): what an administrator did. Of a `move` also `d`: `rewind` to `o`, `skip` from
            `o` to `z`, or another `mode`, which explains everything before its answer came
 topic      `t`, `x` (`delete` or `publish`): a program deletes the topic, or publishes rows in it
+cancel     `t`, `q`, `o` offset in the outcome of a delayed message, `x` (`cancelled`, `too_late` or `not_found`;
+           absent: a broker is about to be asked): a program cancels it
 gap, skip  `t`, `q`, `o` first offset, `z` first offset after it, `g` (absent: all groups), `why`. A gap declares that
            messages are gone (a LOST segment, retention, a group that started later). A skip says that the server
            skipped repeats; missing messages in it still count as lost
@@ -104,9 +107,11 @@ miscounted          by token: an attempt was counted that was not made, or attem
 dead_twice          a dead letter is stored at two places, and no administrator moved the group back that often
 dead_misplaced      a dead letter names a place at which another message is
 failed_delivered    reported as failed, and delivered
+early               delivered more than 0.1 s before it was due
+not_cancelled       its cancellation was answered with `cancelled`, and it was delivered
 misplaced           delivered at another offset or partition than acknowledged, under another key than sent, or one
                     offset has two messages
-contradicted        one message has two different outcomes
+contradicted        one message has two different outcomes, or was said to be cancelled and to be due
 unsent              delivered, but no file has its send (only counted if a process was killed)
 stuck               a message without outcome, or a group that did not drain
 ==================  ==================================================================================================
@@ -115,6 +120,11 @@ A message that was stored twice after an UNSETTLED segment is delivered from its
 the second place. The message is not misplaced if the server told the group to skip the second place. By token the
 server reports nothing of that. Then the first place must be in an earlier segment, and the message must not come from
 the second place.
+
+A delayed message is stored again when it is due, so it is delivered from another offset than acknowledged. This offset
+must be the same for all groups. The message is in no order with others that were sent. It need not come if it was
+cancelled, or if the answer to that is not known. A gap after its first place excuses it, because it may have been fired
+there.
 
 The report says what the checker cannot judge, and judges all else: groups whose mode was changed, or that were deleted;
 deliveries from a topic that was deleted; and whether messages were sent, in a topic in which rows were published.

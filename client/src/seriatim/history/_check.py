@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
+from seriatim.history import _format as f
 from seriatim.history import _report as kinds
 from seriatim.history._by_key import Excuses, tell_copies_apart
 from seriatim.history._collect import FAILED, NO_OUTCOME, NONE, OK, UNKNOWN, Deliveries, End, History, covering
@@ -89,6 +90,7 @@ class _Checker:
         self._in_gaps = 0
         self._unsent_excused = 0
         self._waiting_count = 0
+        self._cancelled_count = 0
         self._rewound: dict[tuple[str, int], Move] = {}  # what did not come again, and the rewind
         self._excuses: dict[tuple[str, int], Excuses] = {}
         topics = {topic for topic, act in history.topic_acts if act == "publish"}
@@ -132,11 +134,35 @@ class _Checker:
                 findings.keep(kinds.FAILED_DELIVERED, text, shown, row=row, stream=sent_to)
             if sent_to == NONE and came != NONE:
                 self._judge_unsent(row, came)
+            if messages.due[row] and self._history.cancels:
+                self._judge_cancelled(row, came)
             waits = outcome == NO_OUTCOME and sent_to != NONE and not self._was_cut(messages.send_line[row])
             if waits and findings.wants(kinds.STUCK):
                 text = f"message {findings.ids[row]!r} was sent and has no outcome"
                 shown = [(messages.send_line[row], row), (came, row)]
                 findings.keep(kinds.STUCK, text, shown, row=row, stream=sent_to)
+
+    def _cancellations(self, row: int) -> list[tuple[str, int]]:
+        """The answers to all cancellations of a message, with their lines. "" stands for a question."""
+        return self._history.cancels.get(self._messages.stream[row], {}).get(self._messages.offset[row], [])
+
+    def _judge_cancelled(self, row: int, came: int) -> None:
+        """Check that a cancelled message never came, and that cancellations have one answer."""
+        cancellations = self._cancellations(row)
+        lines = {answer: line for answer, line in cancellations if answer in (f.CANCELLED, f.TOO_LATE)}
+        findings, stream = self._findings, self._messages.stream[row]
+        shown = [(self._messages.outcome_line[row], row), *((line, NONE) for line in sorted(lines.values()))]
+        if f.CANCELLED in lines and came != NONE and findings.wants(kinds.NOT_CANCELLED):
+            text = f"message {findings.ids[row]!r} was cancelled, and delivered"
+            findings.keep(kinds.NOT_CANCELLED, text, [*shown, (came, row)], row=row, stream=stream)
+        if len(lines) > 1 and findings.wants(kinds.CONTRADICTED):
+            text = f"message {findings.ids[row]!r} was said to be cancelled, and to be due"
+            findings.keep(kinds.CONTRADICTED, text, shown, row=row, stream=stream)
+
+    def _is_cancelled(self, row: int) -> bool:
+        """Whether a delayed message need not come: it was cancelled, or the answer to that is not known."""
+        answers = {answer for answer, _ in self._cancellations(row)} if self._messages.due[row] else set()
+        return f.CANCELLED in answers or answers == {""}
 
     def _judge_unsent(self, row: int, came: int) -> None:
         if row in self._published:
@@ -226,6 +252,12 @@ class _Checker:
                 self._in_gaps += 1
             elif self._is_excused(view.name, stream, row, offset, messages.send_at[row]):
                 self._waiting_count += 1
+            elif self._is_cancelled(row):
+                self._cancelled_count += 1
+            elif messages.due[row] and any(
+                gap.group in (None, view.name) and gap.end > offset for gap in self._history.gaps.get(stream, [])
+            ):
+                self._in_gaps += 1  # it may have been fired there
             else:
                 missing.setdefault(stream, []).append(row)
         for (group, stream), by_source in self._history.deliveries.items():
@@ -352,6 +384,7 @@ class _Checker:
             "nacks": history.nack_count,
             "dead_letters": sum(map(len, history.dead.values())),
             "waiting": self._waiting_count,
+            "cancelled": self._cancelled_count,
             "gaps": sum(map(len, history.gaps.values())),
             "in_gaps": self._in_gaps,
             "skips": sum(map(len, history.skips.values())),

@@ -53,13 +53,17 @@ class Messages:
         self.producer = array("i")
         self.order = array("q")  # epoch and sequence, as one number that orders like both
         self.send_at = array("d")
+        self.due = array("d")  # of a delayed message; 0: it is not delayed
         self.send_line = array("q")
         self.outcome = bytearray()
         self.outcome_at = array("d")
         self.outcome_line = array("q")
         self.offset = array("q")  # as acknowledged; NONE if the outcome gave none
         self.key = array("i")  # NONE: no line has one
-        times, numbers = (self.send_at, self.outcome_at), (self.order, self.send_line, self.outcome_line, self.offset)
+        times, numbers = (
+            (self.send_at, self.due, self.outcome_at),
+            (self.order, self.send_line, self.outcome_line, self.offset),
+        )
         names = self.stream, self.producer, self.key
         self._columns: list[tuple[array[Any], float]] = [(column, 0.0) for column in times]
         self._columns += [(column, NONE) for column in (*numbers, *names)]
@@ -250,6 +254,7 @@ class History:
         self.acts: dict[Place, list[PersonAct]] = {}
         self.unjudged: dict[str, tuple[str, int]] = {}  # by group: why it is not judged, and the line that says so
         self.topic_acts: dict[tuple[str, str], int] = {}  # (topic, act) → line
+        self.cancels: dict[int, dict[int, list[tuple[str, int]]]] = {}  # stream → offset → (answer or "", line)
         self.gaps: dict[int, list[Range]] = {}  # by stream
         self.skips: dict[int, list[Range]] = {}
         self.faults: list[tuple[float, int]] = []  # (at, line)
@@ -276,6 +281,7 @@ class History:
             f.FAULT: self._fault,
             f.END: self._end,
             f.TOPIC: self._topic,
+            f.CANCEL: self._cancel,
         }
 
     def take(self, event: Event, source: int, line: int) -> None:
@@ -290,10 +296,7 @@ class History:
                 raise ValueError(f"history version {event['version']!r} is not known here (known: {f.VERSION})")
             self.runs.append(Run(line))
             return
-        at = event["at"]
-        if type(at) not in (int, float) or not math.isfinite(at):  # type: ignore[arg-type]
-            raise ValueError(f"at is a time in seconds, not {at!r}")
-        assert isinstance(at, (int, float))
+        at = _time(event, "at")
         self.at_first = min(self.at_first, at)
         self.at_last = max(self.at_last, at)
         if kind == f.CLOSE:
@@ -303,7 +306,7 @@ class History:
         taker = self._takers.get(kind)  # type: ignore[call-overload]
         if taker is None:
             raise ValueError(f"unknown kind {kind!r}")
-        taker(event, float(at), source, line)
+        taker(event, at, source, line)
 
     def _stream(self, event: Event) -> int:
         return self.streams.number((_name(event, "t"), _count(event, "q")))
@@ -318,6 +321,10 @@ class History:
         if epoch >= _EPOCH_END or sequence + count > _SEQUENCE_END:
             raise ValueError(f"epoch {epoch} or sequence {sequence} is out of range")
         first = epoch * _SEQUENCE_END + sequence
+        if "due" in event:
+            due = _time(event, "due")
+            for row in rows:
+                messages.due[row] = due
         if "y" in event:
             for row, key in zip(rows, f.decode_keys(event, count), strict=True):
                 messages.key[row] = NONE if key is None else self.keys.number(key)
@@ -469,6 +476,13 @@ class History:
             raise ValueError(f"administrators do {' or '.join(f.TOPIC_ACTS)} with a topic, not {act!r}")
         self.topic_acts.setdefault((_name(event, "t"), str(act)), line)
 
+    def _cancel(self, event: Event, at: float, source: int, line: int) -> None:
+        answer = event.get("x", "")
+        if answer and answer not in f.CANCEL_ANSWERS:
+            raise ValueError(f"a cancellation is answered with {', '.join(f.CANCEL_ANSWERS)}, not {answer!r}")
+        by_offset = self.cancels.setdefault(self._stream(event), {})
+        by_offset.setdefault(f.parse_offset(event["o"]), []).append((str(answer), line))
+
     def _range(self, event: Event, at: float, source: int, line: int) -> None:
         group = _name(event, "g") if "g" in event else None
         found = Range(group, f.parse_offset(event["o"]), f.parse_offset(event["z"]), line)
@@ -495,6 +509,14 @@ def _name(event: Event, key: str) -> str:
     if type(name) is not str or not name:
         raise ValueError(f"{key} is a name, not {name!r}")
     return name
+
+
+def _time(event: Event, key: str) -> float:
+    at = event[key]
+    if type(at) not in (int, float) or not math.isfinite(at):  # type: ignore[arg-type]
+        raise ValueError(f"{key} is a time in seconds, not {at!r}")
+    assert isinstance(at, (int, float))
+    return float(at)
 
 
 def _text(event: Event, key: str) -> str | None:

@@ -27,6 +27,7 @@ SKIP: Final = "skip"
 FAULT: Final = "fault"
 END: Final = "end"
 TOPIC: Final = "topic"
+CANCEL: Final = "cancel"
 CLOSE: Final = "close"
 
 LINE_SIZE_BYTES_MAX: Final = 32 << 20
@@ -51,6 +52,14 @@ WAYS: Final = (*PLACED_WAYS, MODE)
 TOPIC_ACTS: Final = ("delete", "publish")
 """What administrators do to a topic: delete it, so that its offsets start over; or publish rows, which no producer
 sends."""
+
+CANCELLED: Final = "cancelled"
+TOO_LATE: Final = "too_late"
+CANCEL_ANSWERS: Final = (CANCELLED, TOO_LATE, "not_found")
+"""What brokers answer to the cancellation of a delayed message."""
+
+EARLY_S_MAX: Final = 0.1
+"""A delayed message may be delivered this long before it is due."""
 
 INDEX_BITS: Final = 40
 _OFFSET_END: Final = 1 << 63

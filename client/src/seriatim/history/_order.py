@@ -74,7 +74,9 @@ class StreamJudge:
         self.by_key: dict[tuple[str, int], KeyJudge] = {}  # by group and stream
         count = history.messages.row_count
         self.first_line = array("q", [NONE]) * count  # the first delivery of each message to any group
-        self._offset = array("q", history.messages.offset)
+        due = history.messages.due
+        # A delayed message is delivered from the place where it was fired, and no outcome says where that is.
+        self._offset = array("q", (NONE if due[row] else offset for row, offset in enumerate(history.messages.offset)))
         self._offset_line = array("q", history.messages.outcome_line)
         self._misplaced: set[int] = set()
         self._reordered: set[tuple[str, int]] = set()
@@ -87,8 +89,9 @@ class StreamJudge:
         return len(self._reordered)
 
     def offset_of(self, row: int) -> int:
-        """The offset of a message: as acknowledged, else as first delivered; NONE if no line has it."""
-        return self._offset[row]
+        """The offset of a message: as acknowledged, else as first delivered; NONE if no line has it. A delayed one: as
+        first delivered, else as acknowledged."""
+        return self._offset[row] if self._offset[row] != NONE else self._messages.offset[row]
 
     def judge(self, stream: int, views: dict[str, ConsumerGroupView]) -> None:
         """Check all deliveries from one partition."""
@@ -117,7 +120,7 @@ class StreamJudge:
         wanted."""
         firsts = array("i")
         times: Counter[int] = Counter()  # by offset: how often it came again, as an administrator wanted
-        first, plain = view.first, view.plain
+        first, plain, due = view.first, view.plain, self._messages.due
         plain_at: dict[int, int] = {}
         for position, (row, offset, flagged) in enumerate(zip(seen.message, seen.offset, seen.flagged, strict=True)):
             if first[row] == NONE:
@@ -127,6 +130,8 @@ class StreamJudge:
                     self.first_line[row] = seen.line[position]
             elif flagged:
                 self.repeat_count += 1
+            if due[row] and seen.at[position] < due[row] - f.EARLY_S_MAX:
+                self._early(stream, view, seen, position)
             if flagged or seen.by_key:
                 continue
             earlier = plain[row]
@@ -144,6 +149,14 @@ class StreamJudge:
                 self._repeated(stream, view, seen, earlier_there, position, _SAME_OFFSET)
         self.first_count += len(firsts)
         return firsts
+
+    def _early(self, stream: int, view: ConsumerGroupView, seen: Deliveries, position: int) -> None:
+        if self._findings.wants(kinds.EARLY):
+            row = seen.message[position]
+            early_s = self._messages.due[row] - seen.at[position]
+            text = f"message {self._findings.ids[row]!r} came to group {view.name} {early_s:.3f} s before it was due"
+            shown = [(self._messages.send_line[row], row), (seen.line[position], row)]
+            self._findings.keep(kinds.EARLY, text, shown, row=row, group=view.name, stream=stream)
 
     def _repeated(
         self, stream: int, view: ConsumerGroupView, seen: Deliveries, earlier: int, later: int, what: str
@@ -227,6 +240,8 @@ class StreamJudge:
                 tops.offset, tops.offset_at = offset, position
             else:
                 self._overtaken(kinds.REORDERED_OFFSET, stream, view, seen, tops.offset_at, position)
+            if messages.due[row]:
+                continue  # it comes when it is due, whatever was sent meanwhile
             if messages.outcome[row] == OK and tops.send > messages.outcome_at[row]:
                 self._overtaken(kinds.REORDERED_REALTIME, stream, view, seen, tops.send_at, position)
             producer = messages.producer[row]

@@ -25,6 +25,8 @@ DEAD_TWICE: Final = "dead_twice"
 DEAD_MISPLACED: Final = "dead_misplaced"
 UNFINISHED: Final = "unfinished"
 FAILED_DELIVERED: Final = "failed_delivered"
+EARLY: Final = "early"
+NOT_CANCELLED: Final = "not_cancelled"
 MISPLACED: Final = "misplaced"
 CONTRADICTED: Final = "contradicted"
 UNSENT: Final = "unsent"
@@ -33,7 +35,7 @@ STUCK: Final = "stuck"
 KINDS: Final = (
     LOST, UNFINISHED, REPEATED, TWICE, ACKNOWLEDGED_AGAIN, REORDERED_PRODUCER, REORDERED_OFFSET, REORDERED_GROUP,
     REORDERED_REALTIME, OVERLAPPED, TWO_HANDS, STALE_TOKEN, MISCOUNTED, DEAD_TWICE, DEAD_MISPLACED, FAILED_DELIVERED,
-    MISPLACED, CONTRADICTED, UNSENT, STUCK,
+    EARLY, NOT_CANCELLED, MISPLACED, CONTRADICTED, UNSENT, STUCK,
 )  # fmt: skip
 """Every kind of finding, in the order in which they are printed."""
 
@@ -152,6 +154,8 @@ def render(report: Report) -> str:
             f"{_plural(counts['nacks'], 'failed attempt')}, {_plural(counts['dead_letters'], 'dead letter')}, "
             f"{_plural(counts['waiting'], 'message')} after parked ones"
         )
+    if counts["cancelled"]:
+        lines.append(f"{_plural(counts['cancelled'], 'delayed message')} cancelled, or perhaps, and not delivered")
     if counts["cut_runs"]:
         lines.append(f"{_plural(counts['cut_runs'], 'recording process')} killed, {counts['torn_lines']:,} torn lines")
     if counts["unsent_in_cut_runs"]:

@@ -21,6 +21,7 @@ Outcome = Literal["ok", "failed", "unknown"]
 Way = Literal["rewind", "skip", "mode"]
 PersonAct = Literal["release", "skip", "dead_letter", "replay", "drop", "move", "delete"]
 TopicAct = Literal["delete", "publish"]
+CancelAnswer = Literal["cancelled", "too_late", "not_found"]
 Offset = int | str
 """An integer of 63 bits, as `seriatim_api.ids` makes it, or a text `segment:index`."""
 
@@ -62,12 +63,13 @@ class _Recorder(ABC):
         sequence: int,
         epoch: int = 0,
         key: str | bytes | None = None,
+        due: float | None = None,
         at: float | None = None,
     ) -> None:
         """Record that a message is about to be sent. Call it before the send."""
         self.sends(
             (message,), producer=producer, topic=topic, partition=partition, sequence=sequence, epoch=epoch,
-            keys=(key.encode() if isinstance(key, str) else key,), at=at,
+            keys=(key.encode() if isinstance(key, str) else key,), due=due, at=at,
         )  # fmt: skip
 
     def sends(
@@ -80,6 +82,7 @@ class _Recorder(ABC):
         sequence: int,
         epoch: int = 0,
         keys: Sequence[bytes | None] | None = None,
+        due: float | None = None,
         at: float | None = None,
         **more: object,
     ) -> None:
@@ -93,6 +96,7 @@ class _Recorder(ABC):
             sequence: The number of messages that this producer has sent to this partition before, in this epoch.
             epoch: The producer epoch. Sequences of a later epoch come after all sequences of an earlier one.
             keys: The key of each message; None: they have none, or are read by no group in which order is by key.
+            due: When no consumer may get them before, in seconds of the recorder's clock; None: they are not delayed.
             at: The time, if it was before the call.
             more: More keys of the line.
         """
@@ -104,6 +108,8 @@ class _Recorder(ABC):
             fields["e"] = epoch
         if keys is not None:
             fields.update(f.encode_keys(keys))
+        if due is not None:
+            fields["due"] = round(due, 6)
         self._line(f.SEND, at, **fields, **f.encode_ids(messages), **more)
 
     def outcome(
@@ -365,6 +371,27 @@ class _Recorder(ABC):
         if done:
             fields["done"] = 1
         self._line(f.PERSON, at, g=group, t=topic, q=partition, x=act, **fields)
+
+    def cancel(
+        self,
+        *,
+        topic: str,
+        partition: int,
+        offset: Offset,
+        answer: CancelAnswer | None = None,
+        at: float | None = None,
+    ) -> None:
+        """Record that a delayed message is to be cancelled. Call it before the request is sent, and with the answer.
+
+        Args:
+            topic: The topic's name.
+            partition: The partition's number in the topic.
+            offset: The offset in the outcome of the message.
+            answer: What a broker answered; None: it is about to be asked.
+            at: The time, if it was before the call.
+        """
+        fields: dict[str, object] = {} if answer is None else {"x": answer}
+        self._line(f.CANCEL, at, t=topic, q=partition, o=_text(offset), **fields)
 
     def topic(self, act: TopicAct, topic: str, *, at: float | None = None) -> None:
         """Record what a program does with a topic, before the request is sent.
