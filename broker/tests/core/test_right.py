@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from seriatim_api.ids import MemberId, PartitionId
+import pytest
+from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_broker.core.peers import right
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import change_server
+from seriatim_broker.core.values.delayed_messages import CancelDelayed, ListFiring
 from seriatim_broker.core.values.log import RecoveredPartition
 
 from .support import (
@@ -205,6 +208,21 @@ def test_an_eligible_member_takes_over_from_a_silent_server_and_waits_its_lease_
     bench.now_us += 1
     bench.do(ev.Tick())
     assert bench.may_deliver()
+
+
+@pytest.mark.parametrize("question", [CancelDelayed(1, P, make_offset(1, 0)), ListFiring(1, P, (1,))])
+def test_a_question_about_delayed_messages_replaces_a_dead_server(question: Any) -> None:
+    """Also if nothing of its segment is left to be fired or read, so that nothing else asks for a server."""
+    bench = Serving(M01)
+    bench.link(M00)
+    bench.wait(100 * MS, (M00,))
+    bench.do(question)
+    assert not bench.all(fx.WriteChain), "the server is there"
+    bench.unlink(M00)
+    bench.wait(SECOND)
+    bench.clear()
+    bench.do(question)
+    assert segment_of(bench.all(fx.WriteChain)[-1].chain, 1).server == M01
 
 
 def test_a_server_that_is_heard_is_not_taken_over_from() -> None:

@@ -46,6 +46,7 @@ def cancel(broker: BrokerState, partition: Partition, event: CancelDelayed) -> N
     elif segment is None or segment.state is SegmentState.LOST:
         _answer(broker, event.request, CancelOutcome.NOT_FOUND)
     elif segment.server != broker.member:
+        serving.ask_for_server(broker, partition, segment)
         error = errors.GroupHeadElsewhereError(f"segment {no} is served by {segment.server.broker}", segment=no)
         broker.out.emit(DelayedCancelled(event.request, None, error, server=segment.server.broker))
     elif log is None or not log.has_delayed:

@@ -26,6 +26,8 @@ def list_firing(broker: BrokerState, partition: Partition, event: ListFiring) ->
         segment, log = chain.segment(no) if chain is not None else None, partition.logs.get(no)
         if segment is None or not serving.is_server(broker, segment):
             unserved.append(no)
+            if segment is not None and segment.server != broker.member:
+                serving.ask_for_server(broker, partition, segment)
         elif log is not None and log.has_delayed:
             firing = serving.take_up(broker, partition, no)
             if firing is None:

@@ -91,6 +91,16 @@ def replace_missing(broker: BrokerState, partition: Partition, segment: Segment)
         broker.poll(broker.config.silence_us, TimerKind.DELAYED, partition.id, segment.no)
 
 
+def ask_for_server(broker: BrokerState, partition: Partition, segment: Segment) -> None:
+    """A client asks about a segment that another member serves. If that one is not there, have it replaced.
+
+    `replace_missing` leaves out segments of which nothing is left to be fired. Questions about them must be answered,
+    too, and consumers who would ask for a server have all of them.
+    """
+    if segment.state is SegmentState.SEALED and not broker.is_linked(segment.server):
+        right.want_another(broker, partition, segment)
+
+
 def stop(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     """Another member serves the segment, or it is gone."""
     partition.firing = drop(partition.firing, firing.no)

@@ -244,6 +244,7 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
         except SeriatimError as exc:
             if not (exc.retriable or isinstance(exc, UnavailableError | DeadlineExceededError)):
                 raise
+            await self._firing(partition, tuple(segments), left_s)  # this core has another member serve them
             return delayed_pb2.ListDelayedResponse(unserved=segments)
         return answer
 
