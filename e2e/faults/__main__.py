@@ -4,6 +4,7 @@
     MINUTES=60        round after round of all faults, until that many minutes have passed (default: one round)
     SEED=7            the schedule again (default: a new one)
     ONLY=kill,freeze  only faults whose names contain one of these words
+    LOAD=delayed      every fault under this load, if it goes with it (default: another load each time)
     RETENTION=4       topics keep messages for that many seconds (default: for ever)
     PUBLISH=1         a program publishes beside the load of each case
     FEATURES=1        an administrator uses features beside the load of each case: growth, rewinds, other modes and more

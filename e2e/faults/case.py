@@ -36,6 +36,8 @@ from e2e.faults.traffic.publications import Publishing
 from e2e.workers import WorkerError
 
 HEALTHY_DEADLINE_S: Final = 60.0
+LATE_DEADLINE_S: Final = 60.0
+"""The deadline from the heal until delayed messages come in time again. Restarted brokers need some seconds for it."""
 
 _EXPECTED: Final = (SeriatimError, NotStruckError, WorkerError, TimeoutError, OSError)
 """The errors with which a case may fail. Any other error is a mistake of the suite, and ends the run."""
@@ -234,6 +236,11 @@ async def _drain(_fault: Fault, scene: Scene, _history: HistoryWriter, measured:
     """Stop sending. Wait until every send has an outcome and every group has read everything."""
     if scene.load.groups:
         await scene.load.stop()
+        if scene.load.workload.delays:
+            scene.note(scene.load.delayed_summary(measured["struck at"], measured["healed at"]))
+            late_s = scene.load.lateness_ended_s(measured["healed at"])
+            if late_s > LATE_DEADLINE_S:
+                raise NotStruckError(f"delayed messages were still late {late_s:.1f} s after the heal")
         if scene.crew is not None:
             await scene.crew.finish()
             scene.note(scene.crew.summary)

@@ -17,7 +17,7 @@ from e2e.faults.case import Outcome, run_case
 from e2e.faults.catalogue import QUICK, all_faults, by_name, missing
 from e2e.faults.kinds.fault import Fault
 from e2e.faults.report import CaseResult, RunResult
-from e2e.faults.schedule import Case, Planned, plan
+from e2e.faults.schedule import WORKLOADS, Case, Planned, plan
 from e2e.faults.settings import Settings
 from e2e.faults.systems import clusters, namespaces
 from e2e.faults.systems.clusters import BROKERS, Kind, Place, Running
@@ -51,7 +51,7 @@ def chosen(settings: Settings, no_namespaces: str = "") -> tuple[list[Planned], 
     """Return the faults of a run, and the faults that this machine cannot do, with the reason.
 
     Raises:
-        SettingsError: ONLY is part of no fault's name.
+        SettingsError: ONLY is part of no fault's name, or there is no such LOAD.
     """
     faults = all_faults()
     if settings.only:
@@ -64,8 +64,16 @@ def chosen(settings: Settings, no_namespaces: str = "") -> tuple[list[Planned], 
     if settings.retention_s:
         why = "it reads everything again, and topics keep messages for seconds (RETENTION)"
         left_out |= {fault.name: why for fault in faults if fault.reads_all}
+    known = [load.name for load in WORKLOADS]
+    if settings.load:
+        if settings.load not in known:
+            raise SettingsError(f"LOAD is one of {', '.join(known)}, not {settings.load!r}")
+        others = [fault.name for fault in faults if settings.load not in (fault.workloads or known)]
+        left_out |= dict.fromkeys(others, f"it does not go with the load {settings.load}")
     possible = [
-        Planned(fault.name, fault.workloads, place_of(fault, settings, no_namespaces))
+        Planned(
+            fault.name, (settings.load,) if settings.load else fault.workloads, place_of(fault, settings, no_namespaces)
+        )
         for fault in faults
         if fault.name not in left_out
     ]

@@ -7,6 +7,7 @@ not follow from a seed. So a replay strikes the same things at about the same mo
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Workload:
         is_late: Whether a second group starts from the earliest offset after the fault has healed.
         retention_ms: How long the topic keeps messages; 0: for ever.
         has_workers: Whether a group of workers, in which order is by key, is there too.
+        delays: Whether most messages are delayed, and some of these cancelled.
     """
 
     name: str
@@ -43,7 +45,16 @@ class Workload:
     flush: bool = True
     retention_ms: int = 0
     has_workers: bool = False
+    delays: bool = False
 
+
+def _takes_delayed() -> bool:
+    """Whether the brokers of this version announce that they take delayed messages."""
+    messages = importlib.import_module("seriatim_broker.core.values.messages")
+    return bool(messages.FORMS & messages.FORM_DELAYED)
+
+
+DELAYED: Final = "delayed"
 
 WORKLOADS: Final = (
     Workload("ordered", partitions=1),
@@ -51,10 +62,16 @@ WORKLOADS: Final = (
     Workload("resend", partitions=2, resets=True),
     Workload("slow", partitions=1, size_bytes=1_000, is_slow=True),
     Workload("late", partitions=2, is_late=True),
+    *((Workload(DELAYED, partitions=2, rate=300.0, delays=True),) if _takes_delayed() else ()),
 )
 
 CLIENT_SAFE: Final = tuple(load.name for load in WORKLOADS if not load.resets)
 """Loads that do not break the clients' connections themselves."""
+
+
+def among(*names: str) -> tuple[str, ...]:
+    """Return those of these loads that there are."""
+    return tuple(load.name for load in WORKLOADS if load.name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """Settings from the environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH, FEATURES,
-LATENCY and JITTER.
+LOAD, LATENCY and JITTER.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Settings:
             told what they missed, no group comes late, and brokers look every second.
         publish: Whether a program publishes beside the load of each case, on a topic of its own.
         features: Whether an administrator uses features beside the load of each case, on a topic of its own.
+        load: The name of the load of all cases; empty: another one each time that a fault comes.
         delay: The delay of all links, each way. With one, all faults use the proxy.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     retention_s: int = 0
     publish: bool = False
     features: bool = False
+    load: str = ""
     delay: LinkDelay = NO_DELAY
 
 
@@ -85,5 +87,6 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         retention_s=int(retention_text),
         publish=is_on(environment, "PUBLISH"),
         features=is_on(environment, "FEATURES"),
+        load=environment.get("LOAD", ""),
         delay=delay,
     )

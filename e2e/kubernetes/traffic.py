@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from seriatim import Admin, Client, GroupDescription, Tls, TopicDescription, TopicSettings
+from seriatim import Admin, Client, DelayedStats, GroupDescription, Tls, TopicDescription, TopicSettings
 from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
@@ -80,6 +80,10 @@ class TopicObjects:
     async def describe_topic(self, name: str) -> TopicDescription:
         """Call `Admin.describe_topic`."""
         return await self._admin.describe_topic(name)
+
+    async def delayed_stats(self, topic: str) -> list[DelayedStats]:
+        """Call `Admin.delayed_stats`."""
+        return await self._admin.delayed_stats(topic)
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
         """Call `Admin.describe_group`."""

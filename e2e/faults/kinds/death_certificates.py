@@ -19,6 +19,7 @@ from seriatim_api.v1 import common_pb2, records_pb2
 from e2e.faults.kinds.disks import start_with_new_disk, wipe
 from e2e.faults.kinds.fault import TWO_COPIES_DEADLINE_S, Fault, NotStruckError, Scene, lacks_copies_without
 from e2e.faults.kinds.processes import brokers_of
+from e2e.faults.schedule import DELAYED, among
 from e2e.faults.traffic.load import PROGRESS_DEADLINE_S
 from e2e.observe import Observer, Snapshot
 
@@ -50,7 +51,7 @@ class FalseCertificate(Fault):
     own_cluster: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("--set", "heal_after_s=2")
     ends: ClassVar[bool] = True
-    workloads = ("ordered", "keys", "late")
+    workloads = among("ordered", "keys", "late", DELAYED)
 
     def __init__(self, role: Literal["master", "slave"], *, unread: bool = False) -> None:
         self.name = f"{'unread ' if unread else ''}false certificate of {role}"

@@ -21,6 +21,7 @@ from seriatim_api.errors import SeriatimError
 
 from e2e.faults.kinds.fault import ENDED_DEADLINE_S, Fault, NotStruckError, Scene
 from e2e.faults.kinds.processes import BrokerRole, brokers_of
+from e2e.faults.schedule import DELAYED, among
 
 REPORT_DEADLINE_S: Final = 30.0
 BRING_DEADLINE_S: Final = 30.0
@@ -80,7 +81,7 @@ class HungDisk(Fault):
     """
 
     needs_shims: ClassVar[bool] = True
-    workloads = ("ordered", "late")
+    workloads = among("ordered", "late", DELAYED)
 
     def __init__(self, role: Literal["master", "slave"]) -> None:
         self.name = f"hung disk of {role}"
@@ -149,7 +150,7 @@ class PowerCut(Fault):
     """
 
     needs_shims: ClassVar[bool] = True
-    workloads = ("late", "slow")
+    workloads = among("late", "slow", DELAYED)
 
     def __init__(self, role: BrokerRole = "both") -> None:
         self.name = f"power cut of {role}"
@@ -188,7 +189,7 @@ class FullDisk(Fault):
     own_cluster: ClassVar[bool] = True
     needs_root: ClassVar[bool] = True
     small_disks: ClassVar[tuple[str, ...]] = ("g0-0", "g0-1")
-    workloads = ("ordered", "keys", "late")
+    workloads = among("ordered", "keys", "late", DELAYED)
     ends: ClassVar[bool] = True
 
     def __init__(self, role: Literal["master", "slave"]) -> None:

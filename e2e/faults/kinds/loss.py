@@ -14,6 +14,7 @@ from seriatim_api.errors import DeadlineExceededError, PreconditionError, Unavai
 
 from e2e.faults.kinds.disks import start_with_new_disk, wipe
 from e2e.faults.kinds.fault import POLL_S, Fault, NotStruckError, Scene
+from e2e.faults.schedule import CLIENT_SAFE
 from e2e.faults.traffic.load import GROUP, LATE_GROUP, LOST, PROGRESS_DEADLINE_S
 from e2e.observe import OPEN, UNSETTLED, Observer, Snapshot
 
@@ -44,7 +45,7 @@ class BothDisksLost(Fault):
     own_cluster: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("--set", "heal_after_s=2")
     declares_gaps: ClassVar[bool] = True
-    workloads = ("ordered", "keys", "slow", "late")
+    workloads = CLIENT_SAFE
 
     def __init__(self) -> None:
         self._struck: tuple[str, ...] = ()

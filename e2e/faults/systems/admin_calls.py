@@ -20,6 +20,7 @@ from seriatim import (
     Chain,
     Client,
     Damage,
+    DelayedStats,
     GroupDescription,
     RestartCheck,
     Route,
@@ -87,6 +88,10 @@ class Admins:
     async def describe_topic(self, name: str) -> TopicDescription:
         """Call `Admin.describe_topic` at the first broker that answers."""
         return await self._look(lambda admin: admin.describe_topic(name))
+
+    async def delayed_stats(self, topic: str) -> list[DelayedStats]:
+        """Call `Admin.delayed_stats` at the first broker that answers."""
+        return await self._look(lambda admin: admin.delayed_stats(topic))
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
         """Call `Admin.describe_group` at the first broker that answers."""

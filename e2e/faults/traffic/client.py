@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from seriatim import AckLevel, Client, Consumer, Delivery, Gap, Producer, SendError, Tls
+from seriatim import AckLevel, Client, Consumer, Delivery, Gap, Producer, Receipt, SendError, Tls
 from seriatim.history import HistoryWriter
-from seriatim_api.errors import SeriatimError
+from seriatim_api.errors import RoutingError, SeriatimError, UnavailableError
 from seriatim_api.ids import split_offset
 
 from e2e.faults.systems import namespaces
@@ -41,6 +43,13 @@ OPEN_RETRY_S: Final = 0.2
 OPEN_DEADLINE_S: Final = 60.0
 DELIVERY_TIMEOUT_MS: Final = 120_000
 
+NEIGHBOURS: Final = 5
+"""This many messages after each other are delayed alike, so that batches have several messages."""
+
+DELAYS_MS: Final = (500, 4000)
+CANCELLED_SHARE: Final = 0.05
+CANCEL_DEADLINE_S: Final = 80.0
+
 
 def marker_of(topic: str) -> bytes:
     """Return bytes that every message of a topic contains, and no message of another.
@@ -50,9 +59,21 @@ def marker_of(topic: str) -> bytes:
     return b" " + topic.encode() + b" "
 
 
-def value_of(number: int, topic: str, size_bytes: int) -> bytes:
-    """Return the value of the message with that number. It has at least `size_bytes` bytes."""
-    return (str(number).encode() + marker_of(topic)).ljust(size_bytes, b".")
+def value_of(number: int, topic: str, size_bytes: int, due_ms: int = 0) -> bytes:
+    """Return the value of the message with that number. It has at least `size_bytes` bytes.
+
+    Args:
+        number: The number.
+        topic: The topic.
+        size_bytes: The size.
+        due_ms: When it is due, in ms since 1970; 0: it is not delayed.
+    """
+    return (b"%d%s%d " % (number, marker_of(topic), due_ms)).ljust(size_bytes, b".")
+
+
+def due_of(value: bytes) -> int:
+    """Return when the message with this value is due, in ms since 1970; 0: it is not delayed."""
+    return int(value.split(b" ", 3)[2])
 
 
 def number_of(value: bytes) -> int:
@@ -102,6 +123,9 @@ class Sending:
         self._counts = {"ok": 0, "failed": 0, "unknown": 0}
         self._clock_shift_ms = 0
         self._over = asyncio.Event()
+        self._dice = random.Random(self._case)
+        self._answers: Counter[str] = Counter()  # to cancellations
+        self._delay_ms = self._due_ms = 0  # of the next delayed message
 
     def told(self, command: dict[str, Any]) -> None:
         """Take a command for this case."""
@@ -122,16 +146,16 @@ class Sending:
             self._parent.say(f"sending {self._case}")
             reporting = asyncio.create_task(self._report(history), name="progress")
             try:
-                await self._send(producer)
+                await self._send(producer, client)
                 self._say_progress()
-                self._parent.say(f"settled {self._case}", **self._counts)
+                self._parent.say(f"settled {self._case}", **self._counts, answers=self._answers)
                 await self._over.wait()
             finally:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
         self._parent.say(f"ended {self._case}")
 
-    async def _send(self, producer: Producer) -> None:
+    async def _send(self, producer: Producer, client: Client) -> None:
         rate, size, keys = self._begin["rate"], self._begin["size_bytes"], self._begin["keys"]
         number, due, last = self._begin["first"], 0.0, time.monotonic()
         async with asyncio.TaskGroup() as settling:
@@ -142,6 +166,10 @@ class Sending:
                 last = now
                 while due >= 1.0 and self._outstanding < OUTSTANDING_MAX:
                     due -= 1.0
+                    if self._begin["delays"]:
+                        settling.create_task(self._send_delayed(producer, client, number), name=f"outcome of {number}")
+                        number += 1
+                        continue
                     value = value_of(number, self._begin["topic"], size)
                     if keys:
                         delivery = await producer.send(value, key=b"key-%d" % (number % keys))
@@ -151,7 +179,43 @@ class Sending:
                     settling.create_task(self._settle(delivery), name=f"outcome of {number}")
                     number += 1
 
-    async def _settle(self, delivery: Delivery) -> None:
+    async def _send_delayed(self, producer: Producer, client: Client, number: int) -> None:
+        """Send a message that is delayed, as a rule, and cancel it perhaps."""
+        block = number // NEIGHBOURS
+        if not number % NEIGHBOURS:
+            self._delay_ms = self._dice.randrange(*DELAYS_MS)
+            self._due_ms = time.time_ns() // 1_000_000 + self._delay_ms
+        is_delayed, has_time, delay_ms = block % 4 > 0, block % 2 > 0, self._delay_ms
+        value = value_of(number, self._begin["topic"], self._begin["size_bytes"], self._due_ms if is_delayed else 0)
+        delivery = await producer.send(
+            value,
+            partition=block % producer.partition_count,
+            delay_ms=delay_ms if is_delayed and not has_time else None,
+            due_ms=self._due_ms if is_delayed and has_time else None,
+        )
+        cancelled = is_delayed and self._dice.random() < CANCELLED_SHARE
+        wait_s = self._dice.uniform(0.0, delay_ms / 1000)
+        self._outstanding += 1
+        receipt = await self._settle(delivery)
+        if cancelled and receipt is not None:
+            await asyncio.sleep(wait_s)
+            await self._cancel(client, receipt)
+
+    async def _cancel(self, client: Client, receipt: Receipt) -> None:
+        """Cancel a message. Ask until there is an answer."""
+        until = time.monotonic() + CANCEL_DEADLINE_S
+        answer = "unanswered"
+        while time.monotonic() < until:
+            try:
+                outcome = await client.cancel(self._begin["topic"], receipt.partition, receipt.offset)
+            except (RoutingError, UnavailableError):
+                continue  # a call takes 10 s until it fails
+            answer = outcome.value
+            break
+        self._answers[answer] += 1
+
+    async def _settle(self, delivery: Delivery) -> Receipt | None:
+        receipt = None
         try:
             receipt = await delivery
         except SendError as error:
@@ -162,6 +226,7 @@ class Sending:
             if receipt.partition == 0 and receipt.timestamp_ms:
                 self._clock_shift_ms = receipt.timestamp_ms - time.time_ns() // 1_000_000
         self._outstanding -= 1
+        return receipt
 
     async def _report(self, history: HistoryWriter) -> None:
         while True:
@@ -223,10 +288,16 @@ class Reading:
             for message in messages:
                 await consumer.ack(message)
             self._delivered += len(messages)
+            now_ms = time.time_ns() // 1_000_000
+            fresh = (due_of(message.value) for message in messages if not message.maybe_repeated)
+            late_ms = max((now_ms - due_ms for due_ms in fresh if due_ms), default=0)
             if not joined and len(consumer.joined) == self._begin["partitions"]:
                 joined = True
                 self._parent.say(f"joined {self._case} {self._begin['group']}")
-            self._parent.say("read", case=self._case, group=self._begin["group"], delivered=self._delivered)
+            self._parent.say(
+                "read", case=self._case, group=self._begin["group"], delivered=self._delivered, at=time.monotonic(),
+                late_ms=late_ms,
+            )  # fmt: skip
             if self._pause_s:
                 await asyncio.sleep(self._pause_s)
 

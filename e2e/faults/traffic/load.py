@@ -20,14 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
 
-from seriatim import TopicSettings
-from seriatim_api.errors import DeadlineExceededError
+from seriatim import DelayedStats, TopicSettings
+from seriatim_api.errors import DeadlineExceededError, SeriatimError
 from seriatim_local import LocalCluster
 
 from e2e.demo.gaps import Silences
 from e2e.faults.schedule import Workload
 from e2e.faults.systems.namespaces import Namespaces
-from e2e.observe import Describing, Observer, Snapshot
+from e2e.observe import POLL_S, Describing, Observer, Snapshot
 from e2e.workers import Worker, start_worker
 
 Role = Literal["producer", "reader"]
@@ -49,6 +49,9 @@ If it takes longer, it is stuck.
 
 IDS_PER_PROCESS: Final = 10_000_000
 """The range of message numbers of one producer process. A later process of the same case begins above it."""
+
+LATE_S: Final = 0.5
+"""A delayed message that comes later than this after its time was held up by a fault."""
 
 SLOW_PAUSE_S: Final = 0.05
 SLOW_FETCH_COUNT: Final = 10
@@ -113,6 +116,9 @@ class TopicMaker(Describing, Protocol):
     async def create_topic(self, name: str, partition_count: int, settings: TopicSettings) -> None:
         """Make a topic."""
 
+    async def delayed_stats(self, topic: str) -> list[DelayedStats]:
+        """Count what is delayed in each partition."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -170,6 +176,8 @@ class Load:
         self._acked_in: Counter[tuple[int, int]] = Counter()  # acknowledged messages by (partition, segment)
         self._segments: dict[int, int] = {}  # for each partition, the segment of its last acknowledgement
         self._hand_overs: list[tuple[float, float]] = []  # when a segment was taken up, and the gap before it
+        self._late: list[tuple[float, float]] = []  # when delayed messages came, and how late the latest of them was
+        self._answers: Counter[str] = Counter()  # to cancellations
         self._delivered: dict[str, int] = {}
         self._delivered_before: dict[str, int] = {}
         self._changed = asyncio.Condition()
@@ -224,6 +232,7 @@ class Load:
             size_bytes=load.size_bytes,
             keys=load.keys,
             flush=load.flush,
+            delays=load.delays,
             first=first,
         )
         await self._clients.worker("producer").wait_for(f"sending {self._case}", BEGIN_DEADLINE_S)
@@ -267,7 +276,10 @@ class Load:
         """
         self._clients.worker("reader").tell(do="hurry", case=self._case)
         self._clients.worker("producer").tell(do="stop", case=self._case)
-        await self._clients.worker("producer").wait_for(f"settled {self._case}", DRAIN_DEADLINE_S)
+        settled = await self._clients.worker("producer").wait_for(f"settled {self._case}", DRAIN_DEADLINE_S)
+        self._answers.update(settled["answers"])
+        if self.workload.delays:
+            await self._until_fired()
         for group in self.groups:
             observer = Observer(self._admin, self.topic, group)
             await observer.wait_until(
@@ -275,6 +287,22 @@ class Load:
                 f"{group} has read all of {self.topic}",
                 DRAIN_DEADLINE_S,
             )
+
+    async def _until_fired(self) -> None:
+        """Wait until nothing is delayed any more.
+
+        Raises:
+            DeadlineExceededError: Something is, after `DRAIN_DEADLINE_S`.
+        """
+        until, found = time.monotonic() + DRAIN_DEADLINE_S, "no broker counts"
+        while time.monotonic() < until:
+            with suppress(SeriatimError):
+                stats = await self._admin.delayed_stats(self.topic)
+                found = "; ".join(str(one) for one in stats if one.message_count or one.unserved)
+                if not found:
+                    return
+            await asyncio.sleep(POLL_S)
+        raise DeadlineExceededError(f"delayed messages still wait after {DRAIN_DEADLINE_S:g} s: {found}")
 
     def _reaches(self, now: Snapshot) -> bool:
         """Whether the servers name ends as high as the number of acknowledged messages.
@@ -377,6 +405,22 @@ class Load:
         """
         return max((gap_s for at, gap_s in self._hand_overs if at >= since), default=0.0)
 
+    def late_s(self, since: float, until: float = inf) -> float:
+        """Return how late the latest delayed message was that readers got in this time."""
+        return max((late_s for at, late_s in self._late if since <= at < until), default=0.0)
+
+    def lateness_ended_s(self, healed: float) -> float:
+        """Return how long after the heal a message came that was late by more than `LATE_S`; 0 if none did."""
+        return max((at - healed for at, late_s in self._late if at > healed and late_s > LATE_S), default=0.0)
+
+    def delayed_summary(self, struck: float, healed: float) -> str:
+        """Say how late delayed messages were, and what became of those that were cancelled."""
+        answers = ", ".join(f"{count} {answer}" for answer, count in sorted(self._answers.items()))
+        return (
+            f"delayed messages were up to {self.late_s(struck):.2f} s late, and by more than {LATE_S:g} s until "
+            f"{self.lateness_ended_s(healed):.1f} s after the heal; cancellations: {answers}"
+        )
+
     async def told_of(self, gaps: Set[tuple[str, int, int]]) -> None:
         """Wait until readers were notified of these gaps: group, partition, segment.
 
@@ -407,6 +451,8 @@ class Load:
             self.clock_shifts_ms.append(line["clock_shift_ms"])
         elif role == "reader" and line["k"] == "read":
             self._delivered[line["group"]] = line["delivered"]
+            if line["group"] == GROUP and line["late_ms"]:
+                self._late.append((line["at"], line["late_ms"] / 1000))
         elif role == "reader" and line["k"] == "gap":
             self.gaps.add((line["group"], line["partition"], line["segment"]))
         task = asyncio.ensure_future(self._notify())

@@ -18,7 +18,7 @@ from e2e.faults.kinds.network import ends_of
 from e2e.faults.run import QUICK_FEATURES, chosen, has_features, place_of
 from e2e.faults.schedule import WORKLOADS
 from e2e.faults.settings import Settings
-from e2e.faults.traffic.client import marker_of, number_of, value_of
+from e2e.faults.traffic.client import due_of, marker_of, number_of, value_of
 from e2e.observe import ChainNow, ReaderNow, Snapshot
 from e2e.usage import SettingsError
 
@@ -55,6 +55,19 @@ def test_what_is_chosen() -> None:
     assert choice(only=("kill both", "freeze both")) == ["kill both", "freeze both"]
     with pytest.raises(SettingsError):
         choice(only=("no such fault",))
+
+
+def test_a_load_is_chosen_for_the_faults_that_go_with_it() -> None:
+    settings = Settings(quick=False, minutes=None, seed=1, only=("kill", "hung"), out=Path("out"), load="slow")
+    planned, left_out = chosen(settings)
+    assert {fault.workloads for fault in planned} == {("slow",)}
+    assert "kill both" in {fault.name for fault in planned}
+    assert {name for name, why in left_out.items() if "load slow" in why} == {
+        "hung disk of master",
+        "hung disk of slave",
+    }
+    with pytest.raises(SettingsError):
+        chosen(replace(settings, load="heavy"))
 
 
 def test_a_third_of_the_cases_of_a_quick_run_has_features() -> None:
@@ -186,3 +199,4 @@ def test_a_message_names_its_number_and_its_topic() -> None:
     assert marker_of("case-7") in value
     assert marker_of("case-7") not in value_of(42, "case-71", 60)
     assert len(value) == 60
+    assert (due_of(value), due_of(value_of(42, "case-7", 60, 17))) == (0, 17)

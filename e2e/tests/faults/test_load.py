@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from e2e.faults.schedule import Workload
-from e2e.faults.traffic.load import Clients, Load
+from e2e.faults.traffic.load import GROUP, LATE_GROUP, Clients, Load
 
 
 @pytest.fixture
@@ -31,6 +31,16 @@ async def test_a_hand_over_is_the_gap_between_segments(load: Load) -> None:
     told(load, (1, 4.25, 2))
     assert load.hand_over_s(4.0) == 0.25
     assert load.hand_over_s(5.0) == 0.0
+
+
+async def test_lateness_counts_from_the_heal(load: Load) -> None:
+    for at, late_ms, group in ((10.0, 700, GROUP), (12.5, 501, GROUP), (13.0, 400, GROUP), (20.0, 900, LATE_GROUP)):
+        line = {"k": "read", "case": 1, "group": group, "delivered": 1, "at": at, "late_ms": late_ms}
+        load._take("reader", line)
+    assert load.late_s(0.0) == 0.7
+    assert load.late_s(11.0) == 0.501
+    assert load.lateness_ended_s(11.0) == 1.5
+    assert load.lateness_ended_s(12.5) == 0.0
 
 
 async def test_a_gap_waits_for_what_the_producer_has_not_told_yet(load: Load) -> None:
