@@ -13,7 +13,7 @@ from seriatim_api.ids import MemberId, PartitionId
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.config import BrokerConfig
 from seriatim_broker.core.values.log import Batch, Preparation
-from seriatim_broker.core.values.producers import KEPT_SHARE, ORDINARY, IdleBlock, ProducerTable, newest_of, room_of
+from seriatim_broker.core.values.producers import SHARES, IdleBlock, ProducerTable, newest_of, room_of
 from seriatim_broker.core.values.segment import SegmentState
 
 from .excuses import Excuse
@@ -75,7 +75,7 @@ class ProducerTables:
                 header = batch.header
                 number = room_of(header.producer)
                 room = rooms.setdefault(number, {})
-                limit = segment.producers_max if number == ORDINARY else max(1, segment.producers_max // KEPT_SHARE)
+                limit = max(1, segment.producers_max // SHARES[number])
                 if header.producer not in room:
                     for _ in range(min(2, len(room) + 1 - limit, len(room) - header.spared)):
                         gone = next(islice(room, header.spared, None))
@@ -156,7 +156,7 @@ class ProducerTables:
         if producer not in last:
             return False
         limit = self._limits.producers_max
-        limit = limit if room_of(producer) == ORDINARY else max(1, limit // KEPT_SHARE)
+        limit = max(1, limit // SHARES[room_of(producer)])
         is_gone = sum(place > last[producer] for place in last.values()) >= limit
         if is_gone:
             self._seen.states.add("producer forgotten")

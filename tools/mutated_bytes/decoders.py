@@ -428,6 +428,7 @@ _COORDINATOR: Final[dict[str, tuple[type[Any], Callable[[bytes], object]]]] = {
     "chain": (records_pb2.ChainRecord, records.parse_chain),
     "cursor": (records_pb2.CursorRecord, records.cursor_from_value),
     "writer": (records_pb2.WriterRecord, records.writer_from_value),
+    "owner": (records_pb2.OwnerRecord, records.owner_from_value),
     "deleted": (records_pb2.DeletedPartitionsRecord, records.deleted_partitions_from),
     "group": (records_pb2.BrokerGroupRecord, records.spec_from_value),
 }

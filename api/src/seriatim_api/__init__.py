@@ -18,6 +18,7 @@ Outside the rooms:
     record_batches  the metadata of a body
     publications    the manifest of a publication, and its digest
     dead_letters    names, ids and headers of dead letters
+    exclusive       producer ids of exclusive producers
     delayed         producer ids of delayed messages that brokers store again
     key_names       names of keys among brokers, and their notation for humans
     attributes      legal attributes of topics

@@ -23,6 +23,7 @@ from seriatim_broker.core.values.chain import Chain, change_server
 from seriatim_broker.core.values.effects import ReadChain, WriteChain, WriteCursor
 from seriatim_broker.core.values.events import ChainRead, ChainWritten, CursorRecord, CursorWritten, Event, WriteOutcome
 from seriatim_broker.core.values.keyed import RETRY_DEFAULT, ConsumerGroupSettings, ConsumerMode
+from seriatim_broker.core.values.owners import OwnerRead, OwnerRecord, ReadOwner
 from seriatim_broker.interfaces.coordinator import Compare, Coordinator, Delete, Operation, Put, TxnResult
 from seriatim_broker.process.health import AdminPort
 from seriatim_broker.runtime.coordinator.chain_layout import ChainArchive
@@ -167,6 +168,20 @@ async def test_a_bug_in_a_transaction_is_told_to_who_ends_the_process(
         work.write_chain(created(range(1, 2))[0])
     assert isinstance(await asyncio.wait_for(told, 60), AssertionError)
     await work.close()
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_the_record_of_an_owner_is_read_by_the_id_of_its_producer(coordinator: Coordinator, failed: bool) -> None:
+    """A record that cannot be read is no record that is missing."""
+    producer, desk = b"p" * 16, Desk(coordinator)
+    value = records_pb2.OwnerRecord(topic="t", name="loader", epoch=5, owner=b"o", owner_text="host:1")
+    await coordinator.txn((), [Put(KEYS.owner(producer), b"\xff" if failed else value.SerializeToString())])
+    for number, asked in enumerate((producer, b"q" * 16)):
+        desk.work.read_owner(ReadOwner(number, PartitionId(1), asked))
+    await desk.until_count(2)
+    known = None if failed else OwnerRecord("t", "loader", 5, "host:1")
+    assert desk.events == [OwnerRead(0, PartitionId(1), known, failed), OwnerRead(1, PartitionId(1), None)]
+    await desk.work.close()
 
 
 async def test_for_a_write_whose_record_was_seen_to_be_over_nothing_is_sent(desk: Desk) -> None:

@@ -1336,6 +1336,54 @@ class WriterRecord(_message.Message):
 Global___WriterRecord: _TypeAlias = WriterRecord  # noqa: Y015
 
 @_typing.final
+class OwnerRecord(_message.Message):
+    """/seriatim/<cluster>/owners/<producer id, hexadecimal>"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    OWNER_TEXT_FIELD_NUMBER: _builtins.int
+    ACQUIRED_AT_MS_FIELD_NUMBER: _builtins.int
+    IS_RELEASED_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    incarnation: _builtins.str
+    """of the topic"""
+    name: _builtins.str
+    """the producer id is a hash of incarnation and name"""
+    epoch: _builtins.int
+    """how often the owner has changed: the producer epoch of its batches"""
+    owner: _builtins.bytes
+    """16 random bytes of the program"""
+    owner_text: _builtins.str
+    """what the program calls itself, for humans"""
+    acquired_at_ms: _builtins.int
+    is_released: _builtins.bool
+    """the owner has given the name up"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        name: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        owner: _builtins.bytes = ...,
+        owner_text: _builtins.str = ...,
+        acquired_at_ms: _builtins.int = ...,
+        is_released: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquired_at_ms", b"acquired_at_ms", "epoch", b"epoch", "incarnation", b"incarnation", "is_released", b"is_released", "name", b"name", "owner", b"owner", "owner_text", b"owner_text", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnerRecord: _TypeAlias = OwnerRecord  # noqa: Y015
+
+@_typing.final
 class RowLayout(_message.Message):
     """How the rows of a publication were laid out when it was staged. Both numbers may be others when it is repeated."""
 

@@ -43,7 +43,8 @@ from ..values import messages as m
 from ..values.delayed import is_ledger_name
 from ..values.effects import AppendRefused, LogsListed
 from ..values.kinds import ReadKind, SwitchReason, TimerKind
-from ..writing import appending, following, publication_rows, quiescence, replication
+from ..values.owners import OwnerRead
+from ..writing import appending, exclusive_producers, following, publication_rows, quiescence, replication
 from . import coordinator, links, partitions, record
 
 
@@ -312,6 +313,7 @@ EVENTS: dict[type, Handler] = {
     ev.CarryOut: _at(publication_rows.carry_out),
     ev.StagedFetched: at_known(_staged_fetched),
     ev.WriterRead: at_known(publication_rows.on_writer_read),
+    OwnerRead: at_known(exclusive_producers.on_read),
     # the controller and the operator
     ev.CreatePartition: _at(switch.begin_genesis),
     ev.DropPartitionData: partitions.on_drop,

@@ -29,6 +29,7 @@ from ..values.log import (
     Truncate,
 )
 from ..values.messages import Replicate, ReplicateStaged
+from ..values.owners import OwnerRecord
 from ..values.producers import NO_TABLE, IdleBlock, ProducerTable, Rows, Table, newest_of
 from ..values.segment import Segment, Start
 from ..values.states import NOTHING, State, add, drop
@@ -75,15 +76,24 @@ class Held(NamedTuple):
     fetched: Batch | None = None
 
 
-class Heard(State):
-    """When the master of an open segment heard its producers, by its monotonic clock, in us."""
+class OwnerLook(NamedTuple):
+    """A read of the record of an exclusive producer's owner. `serial` is that of a read under way."""
 
-    __slots__ = ("asked", "crowded_us", "marks")
+    serial: int
+    is_read: bool = False
+    record: OwnerRecord | None = None
+
+
+class Heard(State):
+    """When the master of an open segment heard its producers, by its monotonic clock in us, and owners that it read."""
+
+    __slots__ = ("asked", "crowded_us", "marks", "owners")
 
     def __init__(self, led_from_us: int) -> None:
         self.marks = [(led_from_us, 0)]  # at that time the log had that tail; the first one is the opening
         self.asked: Mapping[bytes, int] = NOTHING  # producers that it was asked for, and when; in the order of time
         self.crowded_us: int | None = None  # when it let in a writer that was one too many
+        self.owners: Mapping[bytes, OwnerLook] = NOTHING  # of exclusive producers that the table does not know
 
 
 class Answered(NamedTuple):

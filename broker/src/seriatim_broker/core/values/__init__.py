@@ -10,6 +10,7 @@ targets      places to which a consumer group may be moved
 log          what a member keeps on its disk: batches, segments, preparations, cursors
 producers    tables of the last batches of each producer
 writers      records of writers, and their transitions
+owners       owners of exclusive producers, as a master reads them
 passing      which batches readers pass
 sizes        how large batches and messages of a topic may be
 delays       how long messages of a topic may be delayed

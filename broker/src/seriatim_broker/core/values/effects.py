@@ -28,6 +28,7 @@ from .events import ConsumerGroupOperation, CursorRecord
 from .keyed import ConsumerMode, DeadLetter, KeyCounts, KeyGrant, WaitingKey
 from .log import Batch, SafeCursor, Write
 from .messages import CopyReport, Message
+from .owners import ReadOwner
 from .positions import Place
 
 
@@ -794,6 +795,7 @@ Effect = (
     | CarriedOut
     | FetchStaged
     | ReadWriter
+    | ReadOwner
     | Deliver
     | EndMemberRun
     | Note

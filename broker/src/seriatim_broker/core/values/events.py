@@ -30,6 +30,7 @@ from .keyed import (
 )
 from .log import NO_HAND_OVER, Batch, HandOverId
 from .messages import FORMS, Message
+from .owners import OwnerRead
 from .placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec
 from .positions import Place
 from .segment import Start
@@ -1098,4 +1099,5 @@ Event = (
     | CarryOut
     | StagedFetched
     | WriterRead
+    | OwnerRead
 )

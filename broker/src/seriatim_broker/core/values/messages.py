@@ -36,6 +36,11 @@ FORM_DELAYED = 1
 is not in `FORMS` before this version does all of it.
 """
 
+FORM_EXCLUSIVE = 2
+"""The broker knows exclusive producers. Code without it takes batches of any program under the id of such a producer.
+It is not in `FORMS` before this version does all of it.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:

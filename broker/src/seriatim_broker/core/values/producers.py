@@ -10,8 +10,9 @@ producer may go, so a cut never has to bring one back. Questions are answered as
 producer that will go when a batch above the commit is committed is not known any more (`_gone`).
 
 Writers of publications, forwarders of dead letters and of delayed messages, and replays have a room of their own each,
-with a quarter of the limit. A producer pushes out only producers of its room. The end of its id says which room that
-is. Its first batch says how many of those that would go first stay (`spared`), because they were heard lately.
+with a quarter of the limit, and exclusive producers one with a 64th. A producer pushes out only producers of its room.
+The end of its id says which room that is. Its first batch says how many of those that would go first stay (`spared`),
+because they were heard lately.
 
 A partition may have 100,000 producers, and a switch waits for their table. So a window is packed bytes in memory, on
 the disk and on the wire, and a table at rest is one string of bytes. Most producers fell silent long ago. If many have
@@ -42,6 +43,7 @@ from typing import Any, Final, NamedTuple, Self
 from seriatim_api.batch import SPARED_ALL, BatchHeader
 from seriatim_api.dead_letters import FORWARDER_MARK, REPLAY_MARK
 from seriatim_api.delayed import FIRE_MARK, MOVE_MARK
+from seriatim_api.exclusive import EXCLUSIVE_MARK
 from seriatim_api.ids import make_offset
 from seriatim_api.publications import PRODUCER_MARK
 
@@ -130,19 +132,18 @@ def _offset_of(window: Window) -> int:
 
 # ---- rooms ----------------------------------------------------------------------------------------------
 
-ROOMS: Final = (0, 1, 2, 3)
-ORDINARY, WRITERS, FORWARDERS, REPLAYS = ROOMS
+ROOMS: Final = (0, 1, 2, 3, 4)
+ORDINARY, WRITERS, FORWARDERS, REPLAYS, OWNERS = ROOMS
 
 _ROOM_OF: Final = {
     PRODUCER_MARK: WRITERS,
-    FORWARDER_MARK: FORWARDERS,
-    FIRE_MARK: FORWARDERS,
-    MOVE_MARK: FORWARDERS,
+    **dict.fromkeys((FORWARDER_MARK, FIRE_MARK, MOVE_MARK), FORWARDERS),
     REPLAY_MARK: REPLAYS,
+    EXCLUSIVE_MARK: OWNERS,
 }
 
-KEPT_SHARE: Final = 4
-"""Writers, forwarders and replays each have a room for the limit divided by this."""
+SHARES: Final = {ORDINARY: 1, WRITERS: 4, FORWARDERS: 4, REPLAYS: 4, OWNERS: 64}
+"""A room has place for the limit divided by this."""
 
 MARK_BYTES: Final = 8
 
@@ -667,7 +668,7 @@ class ProducerTable(State):
 
     def limit_of(self, room: int) -> int:
         """How many producers a room remembers."""
-        return self.limit if room == ORDINARY else max(1, self.limit // KEPT_SHARE)
+        return max(1, self.limit // SHARES[room])
 
     def window(self, producer: bytes) -> Window | None:
         """The window of a producer, with its batches above the commit; None if the table does not know it."""

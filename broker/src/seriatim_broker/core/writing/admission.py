@@ -68,7 +68,7 @@ def begin(broker: BrokerState, log: SegmentLog) -> None:
 
 def note_append(broker: BrokerState, log: SegmentLog) -> None:
     """A batch was appended: the newest mark says so. It moves until it is far enough from the one before."""
-    now_us, protect_us, marks = broker.now.mono_us, broker.config.producer_protect_us, _heard(log).marks
+    now_us, protect_us, marks = broker.now.mono_us, broker.config.producer_protect_us, heard_of(log).marks
     if len(marks) > 1 and now_us - marks[-2][0] < protect_us // MARKS_MAX:
         marks[-1] = now_us, log.tail
         return
@@ -80,7 +80,7 @@ def note_append(broker: BrokerState, log: SegmentLog) -> None:
 def note_asked(broker: BrokerState, log: SegmentLog, producer: bytes) -> None:
     """A publisher asks about the publication of this writer, or a forwarder sends a number again."""
     now_us = broker.now.mono_us
-    heard = _heard(log)
+    heard = heard_of(log)
     heard.asked = put(drop(heard.asked, producer), producer, now_us)
     until_us = now_us - KEPT_FACTOR * broker.config.producer_protect_us
     while heard.asked[oldest := next(iter(heard.asked))] < until_us:
@@ -89,7 +89,7 @@ def note_asked(broker: BrokerState, log: SegmentLog, producer: bytes) -> None:
 
 def spared(broker: BrokerState, log: SegmentLog, producer: bytes) -> int:
     """How many of those that would go first stay if this producer, which the table does not know, comes now."""
-    table, room, heard = log.live_table, room_of(producer), _heard(log)
+    table, room, heard = log.live_table, room_of(producer), heard_of(log)
     wanted = len(table.pushed_out_by(producer))
     if not wanted:
         return 0
@@ -109,7 +109,7 @@ def spared(broker: BrokerState, log: SegmentLog, producer: bytes) -> int:
 
 def is_crowded(broker: BrokerState, log: SegmentLog) -> bool:
     """Whether a short time ago a writer was let in that would have been refused before the decision."""
-    at_us = _heard(log).crowded_us
+    at_us = heard_of(log).crowded_us
     return at_us is not None and broker.now.mono_us - at_us < CROWDED_US
 
 
@@ -134,7 +134,8 @@ def refusal(broker: BrokerState, partition: Partition, log: SegmentLog, producer
     )
 
 
-def _heard(log: SegmentLog) -> Heard:
+def heard_of(log: SegmentLog) -> Heard:
+    """What this master remembers of producers; it begins to."""
     if log.heard is None:  # an idle partition has no such object, to save memory
         log.heard = Heard(log.led_from_us)
     return log.heard
@@ -155,5 +156,5 @@ def _silent_below(broker: BrokerState, log: SegmentLog, protect_us: int) -> int:
     Batches of earlier segments were heard at the opening, so they count as if they were at index 0.
     """
     until_us = broker.now.mono_us - protect_us
-    tails = [tail for at_us, tail in _heard(log).marks if at_us <= until_us]
+    tails = [tail for at_us, tail in heard_of(log).marks if at_us <= until_us]
     return make_offset(log.no, tails[-1]) if tails else 0

@@ -21,6 +21,7 @@ from seriatim_api.batch import (
 )
 from seriatim_api.dead_letters import is_brokers_own
 from seriatim_api.delayed import EARLY_MS_MAX, FIRE_MARK, MOVE_MARK
+from seriatim_api.exclusive import is_exclusive
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
 
@@ -36,7 +37,7 @@ from ..values.log import Batch
 from ..values.messages import FORM_DELAYED, Replicate, ReplicateStaged
 from ..values.producers import FORGOTTEN_MARK, MARK_BYTES, WINDOW_BATCHES, Entry
 from ..values.states import add, put
-from . import admission
+from . import admission, exclusive_producers
 
 
 def on_append(broker: BrokerState, partition: Partition, event: Append) -> None:
@@ -146,7 +147,8 @@ def _checked_for_room(broker: BrokerState, partition: Partition, log: SegmentLog
 
 def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Append) -> Batch | None:
     """Append a batch that passes all checks, or answer it; returns the appended batch, or None."""
-    if event.is_forward and _is_forwarded(log, event):
+    is_stored = exclusive_producers.is_announced if is_exclusive(event.header.producer) else _is_forwarded
+    if event.is_forward and is_stored(log, event):
         _answer_forwarded(broker, partition, log, event)
         return None
     error = _run_refusal(log, event)
@@ -154,7 +156,10 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     is_repeat = _is_repeat(last, event)
     if error is None:
         error = (
-            event.refuse or _stage_refusal(partition, event) or _sequence_refusal(broker, partition, log, event, last)
+            event.refuse
+            or _stage_refusal(partition, event)
+            or exclusive_producers.refusal(broker, partition, log, event.header, last)
+            or _sequence_refusal(broker, partition, log, event, last)
         )
         if error is None and not is_repeat:
             error = event.refuse_new or _delay_refusal(broker, event) or _capacity_refusal(broker, log, event)
@@ -169,6 +174,7 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     spared = admission.spared(broker, log, event.header.producer) if last is None else 0
     batch = log.append(broker, event.header, event.body, may_wait=may_wait(log, event.level), spared=spared)
     admission.note_append(broker, log)
+    exclusive_producers.note_append(log, event.header.producer)
     offset = make_offset(log.no, batch.header.base_index)
     is_final = _is_final(partition, log, log.no)
     header = batch.header
@@ -345,12 +351,13 @@ def _sequence_refusal(
     header = event.header
     if last is None or header.producer_epoch > last.epoch:
         may_set = event.starts_run and log.record.incomplete_table
-        if header.base_sequence == 0 or may_set:
+        first = exclusive_producers.first_sequence(header)
+        if header.base_sequence == first or may_set:
             return None if last is not None else admission.refusal(broker, partition, log, header.producer)
         return errors.SequenceGapError(
-            f"sequence {header.base_sequence} is not 0, and this partition does not know the producer in this epoch, "
-            "or has forgotten it; nothing was stored",
-            expected=0,
+            f"sequence {header.base_sequence} is not {first}, and this partition does not know the producer in this "
+            "epoch, or has forgotten it; nothing was stored",
+            expected=first,
             producer=header.producer.hex(),
         )
     if header.producer_epoch < last.epoch:

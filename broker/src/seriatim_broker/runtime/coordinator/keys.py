@@ -194,6 +194,15 @@ class Keys:
         return self.lost_writers(incarnation, producer[:name_bytes]) + producer[name_bytes:8].hex()
 
     @property
+    def owners(self) -> str:
+        """Prefix of the records of owners."""
+        return f"{self.prefix}owners/"
+
+    def owner(self, producer: bytes) -> str:
+        """The record of the owner of an exclusive producer."""
+        return f"{self.owners}{producer.hex()}"
+
+    @property
     def stage_floors(self) -> str:
         """Prefix of the floors of staged data."""
         return f"{self.prefix}stage/floors/"

@@ -27,6 +27,7 @@ from ...core.values.deleted import NONE_DELETED, DeletedPartitions
 from ...core.values.events import ConsumerGroupOperation, CursorRecord
 from ...core.values.keyed import RETRY_DEFAULT, ConsumerMode
 from ...core.values.log import HandOverId
+from ...core.values.owners import OwnerRecord
 from ...core.values.placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec, Intent
 from ...core.values.segment import Segment
 from ...core.values.writers import ManifestPlace, WriterRecord, WriterState
@@ -387,6 +388,16 @@ def writer_from_value(value: bytes) -> WriterRecord:
         record.opened_at_ms,
         tuple((part.partition_id, part.rows) for part in record.rebuilt),
     )
+
+
+def owner_from_value(value: bytes) -> OwnerRecord:
+    """The owner in a coordinator's value.
+
+    Raises:
+        CorruptionError: The value is no record of an owner.
+    """
+    record = _parse(records_pb2.OwnerRecord, value)
+    return OwnerRecord(sys.intern(record.topic), record.name, record.epoch, record.owner_text)
 
 
 def deleted_partitions_from(value: bytes | None) -> DeletedPartitions:

@@ -36,6 +36,7 @@ from ...core.values.events import (
     WriteOutcome,
     WriterRead,
 )
+from ...core.values.owners import OwnerRead, ReadOwner
 from ...interfaces.coordinator import (
     OPERATION_COUNT_MAX,
     Compare,
@@ -63,6 +64,7 @@ from ..coordinator.records import (
     deleted_partitions_from,
     is_in_group_epoch,
     is_of_epoch,
+    owner_from_value,
     writer_from_value,
 )
 
@@ -313,16 +315,27 @@ class CoordinatorRequests:
 
     def read_writer(self, effect: ReadWriter) -> None:
         """Read the record of a writer. The answer is the event `WriterRead`."""
-        key = self._keys.writer(effect.incarnation, effect.writer)
+        self._read_record(effect, self._keys.writer(effect.incarnation, effect.writer), writer_from_value, WriterRead)
 
+    def read_owner(self, effect: ReadOwner) -> None:
+        """Read the record of the owner of an exclusive producer. The answer is the event `OwnerRead`."""
+        self._read_record(effect, self._keys.owner(effect.producer), owner_from_value, OwnerRead)
+
+    def _read_record(
+        self,
+        effect: ReadWriter | ReadOwner,
+        key: str,
+        parse: Callable[[bytes], Any],
+        event: type[WriterRead] | type[OwnerRead],
+    ) -> None:
         def answer(item: KeyValue | None, failed: bool) -> Event:
             if failed or item is None:
-                return WriterRead(effect.serial, effect.partition, None, failed)
+                return event(effect.serial, effect.partition, None, failed)
             try:
-                return WriterRead(effect.serial, effect.partition, writer_from_value(item.value))
+                return event(effect.serial, effect.partition, parse(item.value))
             except CorruptionError as exc:
-                _log.error("writer_unreadable", key=key, error=str(exc))
-                return WriterRead(effect.serial, effect.partition, None, failed=True)
+                _log.error("record_unreadable", key=key, error=str(exc))
+                return event(effect.serial, effect.partition, None, failed=True)
 
         self._read(key, answer)
 

@@ -27,6 +27,7 @@ from ...core.values import delayed_messages as dm
 from ...core.values import effects as fx
 from ...core.values.events import Event, ForwardsDone, LogRead, Moment, Persisted, StagedFetched, Tick
 from ...core.values.log import Write, all_may_wait
+from ...core.values.owners import ReadOwner
 from ...counters.broker import Counters
 from ...interfaces.bodies import Bodies
 from ...interfaces.clock import Clock
@@ -452,6 +453,7 @@ class Driver:
             fx.ReadCursor: work.read_cursor,
             fx.WriteCursor: work.write_cursor,
             fx.ReadWriter: work.read_writer,
+            ReadOwner: work.read_owner,
             fx.FetchStaged: self._fetch_staged,
             fx.Connect: lambda effect: links.connect(effect.broker),
             fx.Disconnect: lambda effect: links.disconnect(effect.broker, effect.session),
