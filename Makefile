@@ -21,7 +21,7 @@ $(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml clien
 
 env: $(SYNCED) ## make the environment in .venv from the lock (VENV=.venv-other PYTHON=python3.13: another one, for any target)
 
-demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan; LATENCY=25: links take 25 ms each way)
+demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan; LATENCY=25: links take 25 ms each way; MEMBERS=3: broker groups of three)
 	$(BIN)/python -m e2e.demo
 
 demo-orders: $(SYNCED) ## flights by key, 16 consumers that fail and are killed, brokers too, parked keys, dead letters (QUICK=1; SEED=n; LATENCY=25)
@@ -170,7 +170,7 @@ bench-drain: $(SYNCED) ## old messages read by one consumer, and a lost disk mad
 bench-consume: $(SYNCED) ## one partition shared by key among consumers, and take-overs of their keys, in minutes (QUICK=1: a tenth of the messages)
 	$(BIN)/python -m e2e.bench.consume $(if $(QUICK),--quick)
 
-faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too; FEATURES=1: growth, rewinds, skips and more beside the load; LATENCY=25: links take 25 ms each way)
+faults: $(SYNCED) ## every fault on real processes, judged (QUICK=1: a choice; MINUTES=60: a night; SEED=n: again; ONLY="kill": some; RETENTION=4: topics keep seconds; PUBLISH=1: a program publishes, too; FEATURES=1: growth, rewinds, skips and more beside the load; LATENCY=25: links take 25 ms each way; MEMBERS=3: broker groups of three)
 	$(BIN)/python -m e2e.faults
 
 sim: $(SYNCED) ## one simulated world of complete brokers: make sim SEED=7 STEPS=2000 (batches sent; TRACE=1: its story)

@@ -9,11 +9,12 @@
     PUBLISH=1         a program publishes beside the load of each case
     FEATURES=1        an administrator uses features beside the load of each case: growth, rewinds, other modes and more
     LATENCY=25        links take that many ms each way (default 0); JITTER=100: some chunks take that much more
+    MEMBERS=3         the members of each broker group, 2 to 5 (default: 2)
     NETWORK=proxy     how links are cut: auto (default), namespaces or proxy
     OUT=faults-out    the directory of the report, and of what failed cases leave
     KEEP=1            keep the histories and logs of good cases too
 
-Exit status 0: no message was lost, repeated without a flag, reordered or stuck, and everything had two copies again.
+Exit status 0: no message was lost, repeated without a flag, reordered or stuck, and everything had all copies again.
 1: a case failed. 2: there was nothing to run, or wrong use.
 """
 

@@ -227,7 +227,7 @@ async def _recover(fault: Fault, scene: Scene, _history: HistoryWriter, measured
         await load.begin_reader(LATE_GROUP)
     await load.goes_on()
     measured["gap"] = await load.gap_s(measured["struck at"])
-    await scene.has_two_copies()
+    await scene.has_copies()
     measured["two copies"] = time.monotonic() - measured["healed at"]
     await fault.confirm(scene)
 

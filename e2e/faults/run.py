@@ -20,7 +20,7 @@ from e2e.faults.report import CaseResult, RunResult
 from e2e.faults.schedule import WORKLOADS, Case, Planned, plan
 from e2e.faults.settings import Settings
 from e2e.faults.systems import clusters, namespaces
-from e2e.faults.systems.clusters import BROKERS, Kind, Place, Running
+from e2e.faults.systems.clusters import Kind, Place, Running, broker_names
 from e2e.faults.systems.namespaces import Namespaces
 from e2e.faults.traffic.keyed_consumers import Workers
 from e2e.faults.traffic.load import Clients
@@ -61,6 +61,11 @@ def chosen(settings: Settings, no_namespaces: str = "") -> tuple[list[Planned], 
     elif settings.quick:
         faults = [next(fault for fault in faults if fault.name == name) for name in QUICK]
     left_out = {fault.name: reason for fault in faults if (reason := missing(fault))}
+    left_out |= {
+        fault.name: f"a broker group needs {fault.members_min} members (MEMBERS)"
+        for fault in faults
+        if fault.members_min > settings.members
+    }
     if settings.retention_s:
         why = "it reads everything again, and topics keep messages for seconds (RETENTION)"
         left_out |= {fault.name: why for fault in faults if fault.reads_all}
@@ -206,6 +211,7 @@ class Suite:
                 small_disks=fault.small_disks,
                 network=network,
                 delay=self._settings.delay,
+                members=self._settings.members,
             )
         return self._running
 
@@ -221,7 +227,7 @@ class Suite:
         Both are made once, and removed at the end of the run.
         """
         if place == "namespaces" and self._network is None:
-            self._network = await Namespaces.create(BROKERS)
+            self._network = await Namespaces.create(broker_names(self._settings.members))
             self._stack.push_async_callback(self._network.remove)
         network = self._network if place == "namespaces" else None
         if place not in self._clients:
@@ -239,7 +245,7 @@ class Suite:
     def _tell(self, result: CaseResult) -> None:
         figures = (
             f"{result.acknowledged:,} acknowledged, gap {_seconds(result.gap_s)}, "
-            f"two copies {_seconds(result.two_copies_s)}, took {result.duration_s:.0f} s"
+            f"all copies {_seconds(result.two_copies_s)}, took {result.duration_s:.0f} s"
         )
         self._say(f"case {result.number}: {'ok' if result.ok else 'FAILED'}: {figures}")
         for note in result.notes:

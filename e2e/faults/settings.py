@@ -1,4 +1,4 @@
-"""Settings from the environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, NETWORK, RETENTION, PUBLISH, FEATURES,
+"""Settings from the environment: QUICK, MINUTES, SEED, ONLY, OUT, KEEP, MEMBERS, NETWORK, RETENTION, PUBLISH, FEATURES,
 LOAD, LATENCY and JITTER.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from seriatim_local import LinkDelay
 from seriatim_local.links.delays import NO_DELAY
@@ -16,6 +16,7 @@ from e2e.distance import read_rough_delay
 from e2e.usage import SettingsError, is_on, read_seed
 
 NetworkChoice = Literal["auto", "namespaces", "proxy"]
+MEMBERS: Final = ("2", "3", "4", "5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Settings:
         features: Whether an administrator uses features beside the load of each case, on a topic of its own.
         load: The name of the load of all cases; empty: another one each time that a fault comes.
         delay: The delay of all links, each way. With one, all faults use the proxy.
+        members: The number of members in each broker group.
     """
 
     quick: bool
@@ -51,14 +53,15 @@ class Settings:
     features: bool = False
     load: str = ""
     delay: LinkDelay = NO_DELAY
+    members: int = 2
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Read the settings from the environment.
 
     Raises:
-        SettingsError: SEED, MINUTES, RETENTION, LATENCY or JITTER is no number, NETWORK is an unknown word, or LATENCY
-            is set with NETWORK=namespaces.
+        SettingsError: SEED, MINUTES, RETENTION, LATENCY or JITTER is no number, MEMBERS or NETWORK is an unknown word,
+            or LATENCY is set with NETWORK=namespaces.
     """
     minutes_text = environment.get("MINUTES", "")
     try:
@@ -70,6 +73,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     retention_text = environment.get("RETENTION", "") or "0"
     if not retention_text.isdigit():
         raise SettingsError(f"RETENTION is a whole number of seconds, not {retention_text!r}")
+    members_text = environment.get("MEMBERS") or "2"
+    if members_text not in MEMBERS:
+        raise SettingsError(f"MEMBERS is one of {', '.join(MEMBERS)}, not {members_text!r}")
     network = next((name for name in get_args(NetworkChoice) if name == (environment.get("NETWORK") or "auto")), None)
     if network is None:
         raise SettingsError(f"NETWORK is one of {', '.join(get_args(NetworkChoice))}, not {environment['NETWORK']!r}")
@@ -89,4 +95,5 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         features=is_on(environment, "FEATURES"),
         load=environment.get("LOAD", ""),
         delay=delay,
+        members=int(members_text),
     )

@@ -83,7 +83,7 @@ class BitFlip(Fault):
         self._refused = await self._is_refused(scene)
         if self._refused:
             return
-        await scene.has_two_copies()  # so that this member may serve its segments
+        await scene.has_copies()  # so that this member may serve its segments
         if self._by == "reader":
             await self._found_by_reader(scene)
         else:

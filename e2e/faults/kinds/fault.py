@@ -31,20 +31,21 @@ from e2e.observe import OPEN, Snapshot
 POLL_S: Final = 0.05
 ENDED_DEADLINE_S: Final = 20.0
 TWO_COPIES_DEADLINE_S: Final = 60.0
-"""The deadline from the heal until every segment has two copies that may serve.
+"""The deadline from the heal until every segment has all copies, each of which may serve.
 
 Restarted brokers need some seconds for it.
 """
 
-MEMBER_COUNT: Final = 2
+MIN_COPIES: Final = 2
+"""A segment keeps at least that many copies, whatever a broker group loses."""
 
 
 class NotStruckError(AssertionError):
     """The fault was injected, but its effect was not seen. Either the case shows nothing, or a promise is broken."""
 
 
-def lacks_copies(snapshot: Snapshot) -> str:
-    """Name the first segment that lacks two copies, as human-readable text; empty if none does.
+def lacks_copies(snapshot: Snapshot, count: int) -> str:
+    """Name the first segment that lacks some of `count` copies, as human-readable text; empty if none does.
 
     Lost segments do not count.
     """
@@ -54,9 +55,9 @@ def lacks_copies(snapshot: Snapshot) -> str:
         for segment in chain.segments:
             if segment.state == LOST:
                 continue
-            if len(set(segment.members)) < MEMBER_COUNT:
+            if len(set(segment.members)) < count:
                 return f"segment {segment.no} of partition {chain.partition} has the members {segment.members} only"
-            if len(set(segment.eligible)) < MEMBER_COUNT:
+            if len(set(segment.eligible)) < count:
                 return f"segment {segment.no} of partition {chain.partition} can be served by {segment.eligible} only"
     return "" if snapshot.settled() else "a segment is not settled"
 
@@ -67,7 +68,7 @@ def lacks_copies_without(snapshot: Snapshot, broker: str) -> str:
     for chain in snapshot.chains:
         for segment in chain.segments:
             others = set(segment.eligible) - {broker}
-            if segment.state != LOST and len(others) < MEMBER_COUNT:
+            if segment.state != LOST and len(others) < MIN_COPIES:
                 return f"segment {segment.no} of partition {chain.partition} can be served by {sorted(others)} only"
     return "" if snapshot.settled() else "a segment is not settled"
 
@@ -138,8 +139,8 @@ class Scene:
             raise NotStruckError(str(error)) from error
         return snapshot.chains[0].open_segment
 
-    async def has_two_copies(self) -> None:
-        """Wait until every broker is ready and every segment of the topic has two copies.
+    async def has_copies(self) -> None:
+        """Wait until every broker is ready, and every segment of the topic has as many copies as groups have members.
 
         Raises:
             DeadlineExceededError: A segment lacks a copy.
@@ -148,12 +149,12 @@ class Scene:
 
         def whole(snapshot: Snapshot) -> bool:
             nonlocal missing
-            missing = lacks_copies(snapshot)
+            missing = lacks_copies(snapshot, self.running.members)
             return not missing
 
         await self.cluster.wait_ready(deadline_s=TWO_COPIES_DEADLINE_S)
         try:
-            await self.load.observer.wait_until(whole, "everything has two copies again", TWO_COPIES_DEADLINE_S)
+            await self.load.observer.wait_until(whole, "everything has all its copies again", TWO_COPIES_DEADLINE_S)
         except DeadlineExceededError as error:
             raise DeadlineExceededError(f"{error}: {missing}") from error
 
@@ -217,6 +218,7 @@ class Fault(ABC):
             only for seconds.
         options: Options of the brokers of its own cluster.
         small_disks: The brokers of its own cluster whose data is on small file systems.
+        members_min: The fewest members of a broker group with which the fault makes sense.
     """
 
     name: str
@@ -233,6 +235,7 @@ class Fault(ABC):
     reads_all: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ()
     small_disks: ClassVar[tuple[str, ...]] = ()
+    members_min: ClassVar[int] = 2
 
     @abstractmethod
     async def inject(self, scene: Scene) -> None:
@@ -253,7 +256,7 @@ class Fault(ABC):
         """Mend what is broken, also if `inject` failed half-way."""
 
     async def confirm(self, scene: Scene) -> None:  # noqa: B027 - most faults promise nothing more
-        """Check what else the fault promises, after everything has two copies again.
+        """Check what else the fault promises, after everything has all its copies again.
 
         Raises:
             NotStruckError: The promise is not kept.

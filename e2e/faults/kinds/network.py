@@ -11,18 +11,19 @@ from typing import ClassVar, Final, Literal
 
 from seriatim import Segment
 
-from e2e.faults.kinds.fault import Fault, Scene
+from e2e.faults.kinds.fault import Fault, NotStruckError, Scene
+from e2e.faults.kinds.processes import brokers_of
 from e2e.faults.schedule import CLIENT_SAFE
 
-End = Literal["master", "slave", "coordinator", "clients", "others", "all"]
+End = Literal["master", "slave", "other slave", "coordinator", "clients", "others", "all"]
 
 
 def ends_of(open_segment: Segment, end: End, groups: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names that `LocalCluster.cut` uses for an end, at this moment."""
-    if end == "master":
-        return (open_segment.members[0],)
-    if end == "slave":
-        return (open_segment.members[1],)
+    if end == "master" or end == "slave":
+        return brokers_of(open_segment, end)
+    if end == "other slave":
+        return tuple(sorted({*open_segment.members[1:]} - {*brokers_of(open_segment, "slave")}))[:1]
     if end == "others":
         return tuple(group for group in groups if group != open_segment.group)
     return (end,)
@@ -73,6 +74,29 @@ class Cut(Fault):
             await scene.cluster.heal(left, right)
 
 
+class CutBetweenSlaves(Cut):
+    """Two slaves of one master do not hear each other. Both hear the master, so the segment stays open."""
+
+    members_min: ClassVar[int] = 3
+
+    def __init__(self) -> None:
+        super().__init__("slave", "other slave")
+        self.workloads = CLIENT_SAFE  # other loads complain about masters, and so move segments
+        self._no = 0
+
+    async def inject(self, scene: Scene) -> None:
+        """Cut the link, and remember which segment is open."""
+        self._no = (await scene.open_segment()).no
+        await super().inject(scene)
+
+    async def hold(self, scene: Scene) -> None:
+        """Check that messages are accepted, and in the same segment."""
+        await super().hold(scene)
+        now = await scene.open_segment()
+        if now.no != self._no:
+            raise NotStruckError(f"segment {now.no} was opened though the master hears all slaves")
+
+
 _LINKS: Final[tuple[tuple[End, End], ...]] = (
     ("master", "slave"),
     ("master", "coordinator"),
@@ -86,7 +110,7 @@ _LINKS: Final[tuple[tuple[End, End], ...]] = (
 
 def all_cuts() -> list[Fault]:
     """Return for each link a cut of both directions, and a cut of each direction."""
-    cuts: list[Fault] = []
+    cuts: list[Fault] = [CutBetweenSlaves()]
     for left, right in _LINKS:
         cuts += [Cut(left, right), Cut(left, right, one_way=True), Cut(right, left, one_way=True)]
     return cuts

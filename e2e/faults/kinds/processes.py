@@ -15,8 +15,10 @@ BrokerRole = Literal["master", "slave", "both"]
 
 
 def brokers_of(open_segment: Segment, role: BrokerRole) -> tuple[str, ...]:
-    """Return the brokers that have `role` in a segment."""
-    return {"master": open_segment.members[:1], "slave": open_segment.members[1:], "both": open_segment.members}[role]
+    """Return the brokers that have `role` in a segment: `slave` is one of the slaves, and `both` are all members."""
+    master, *slaves = open_segment.members
+    slave = slaves[open_segment.no % len(slaves)]
+    return {"master": (master,), "slave": (slave,), "both": open_segment.members}[role]
 
 
 class KillBrokers(Fault):
@@ -42,7 +44,7 @@ class KillBrokers(Fault):
 class FreezeBrokers(Fault):
     """SIGSTOP of the brokers of a role: connections stay open, and the brokers answer nothing.
 
-    If both members are frozen, they are not dead, so no broker may open a new segment: the partition waits.
+    If all members are frozen, they are not dead, so no broker may open a new segment: the partition waits.
     """
 
     def __init__(self, role: BrokerRole) -> None:

@@ -68,7 +68,7 @@ class SwitchDuringSwitch(Fault):
                 for number in range(2)
             ]
             await asyncio.sleep(scene.dice.uniform(0.0, 0.03))
-            self._frozen = open_segment.members[scene.dice.randrange(2)]
+            self._frozen = open_segment.members[scene.dice.randrange(len(open_segment.members))]
             await scene.cluster.freeze(self._frozen)
             await asyncio.gather(*switches, return_exceptions=True)
             await scene.moved_past(open_segment)

@@ -1,5 +1,5 @@
-"""The clusters on which cases run: three groups of two, behind the proxy or on a network of namespaces. Every broker
-has its shims below it.
+"""The clusters on which cases run: three groups of two members or more, behind the proxy or on a network of namespaces.
+Every broker has its shims below it.
 
 A cluster is kept from case to case, because its start takes longer than most faults. A fault that destroys a disk gets
 a cluster of its own. A cluster that is not healthy after a case is thrown away.
@@ -31,9 +31,7 @@ Place = Literal["proxy", "namespaces"]
 """How processes are linked: through the local cluster's proxy, or by cables between network namespaces."""
 
 GROUP_COUNT: Final = 3
-MEMBER_COUNT: Final = 2
 CLUSTER_NAME: Final = "faults"
-BROKERS: Final = tuple(f"g{group}-{slot}" for group in range(GROUP_COUNT) for slot in range(MEMBER_COUNT))
 SMALL_DISK_MIB: Final = 2_560
 """The size of a disk that becomes full.
 
@@ -41,6 +39,11 @@ It is above the brokers' reserve (2 GiB). The file is sparse, so it takes almost
 """
 
 _MOUNT_DEADLINE_S: Final = 30
+
+
+def broker_names(members: int) -> tuple[str, ...]:
+    """The names of all brokers, if each group has that many."""
+    return tuple(f"g{group}-{slot}" for group in range(GROUP_COUNT) for slot in range(members))
 
 
 def has_etcd() -> bool:
@@ -98,6 +101,7 @@ class Running:
         shims: The shims below the brokers.
         small_disks: The brokers whose data directories are small file systems of their own.
         place: How the processes are linked.
+        members: The number of members in each group.
     """
 
     kind: Kind
@@ -106,6 +110,7 @@ class Running:
     shims: Shims
     small_disks: tuple[str, ...] = ()
     place: Place = "proxy"
+    members: int = 2
 
     async def stop(self, *, keep: bool) -> None:
         """End the cluster. With `keep`, its logs and data stay, so that a developer can look into a failure."""
@@ -126,6 +131,7 @@ async def start(
     small_disks: tuple[str, ...] = (),
     network: Namespaces | None = None,
     delay: LinkDelay = NO_DELAY,
+    members: int = 2,
 ) -> Running:
     """Start a cluster in an empty directory, and wait until it is ready.
 
@@ -136,6 +142,7 @@ async def start(
         small_disks: Brokers whose data is put on small file systems of their own; needs root.
         network: The network in which the processes live; None: loopback addresses, behind the proxy.
         delay: The delay of all links, each way; only behind the proxy.
+        members: The number of members in each group.
 
     Raises:
         SeriatimError, OSError: The cluster did not start. No process of it is left.
@@ -147,7 +154,7 @@ async def start(
     cluster = LocalCluster(
         directory,
         groups=GROUP_COUNT,
-        members=MEMBER_COUNT,
+        members=members,
         name=CLUSTER_NAME,
         coordinator="embedded" if kind == "embedded" else "etcd",
         programs=programs,
@@ -155,7 +162,7 @@ async def start(
         delay=delay,
     )
     place: Place = "proxy" if network is None else "namespaces"
-    running = Running(kind, cluster, programs, shims, small_disks, place)
+    running = Running(kind, cluster, programs, shims, small_disks, place, members)
     try:
         for broker in small_disks:
             await asyncio.to_thread(_mount, directory, broker)

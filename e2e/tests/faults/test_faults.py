@@ -53,6 +53,8 @@ def test_what_is_chosen() -> None:
     assert sorted(choice()) == sorted(fault.name for fault in all_faults())
     assert sorted(choice(quick=True)) == sorted(QUICK)
     assert choice(only=("kill both", "freeze both")) == ["kill both", "freeze both"]
+    (with_two, with_three) = (chosen(Settings(False, None, 1, ("slave-other",), Path(), members=n)) for n in (2, 3))
+    assert (list(with_two[1]), with_three[1]) == (["cut slave-other slave"], {})
     with pytest.raises(SettingsError):
         choice(only=("no such fault",))
 
@@ -133,8 +135,8 @@ def segment(no: int, state: Any, members: tuple[str, ...], eligible: tuple[str, 
     return Segment(no, "g0", members, state, 0, length, None, None, (), False, "a", 0, eligible, 1, 0)
 
 
-def lacking(*segments: Segment) -> str:
-    return lacks_copies(Snapshot((ChainNow(0, 1, segments),)))
+def lacking(*segments: Segment, count: int = 2) -> str:
+    return lacks_copies(Snapshot((ChainNow(0, 1, segments),)), count)
 
 
 def test_two_copies_are_two_members_that_may_serve_in_each_segment() -> None:
@@ -146,7 +148,8 @@ def test_two_copies_are_two_members_that_may_serve_in_each_segment() -> None:
     assert lacking(segment(1, "UNSETTLED", both, both), whole) == "a segment is not settled"
     assert "accepts nothing" in lacking(segment(1, "SEALED", both, both))
     assert lacking(segment(1, "LOST", ("a",), ()), whole) == "", "of what is declared lost there is no copy"
-    assert lacks_copies(Snapshot()) != "", "a cluster that is not described has no copies"
+    assert "has the members" in lacking(segment(1, "SEALED", both, both), whole, count=3)
+    assert lacks_copies(Snapshot(), 2) != "", "a cluster that is not described has no copies"
 
 
 def test_lost_with_both_disks_is_what_nobody_else_has() -> None:
@@ -189,6 +192,8 @@ def test_ends_of_a_cut_follow_the_open_segment() -> None:
     open_segment = segment(1, "OPEN", ("g0-1", "g0-0"), ())
     assert ends_of(open_segment, "master", ("g0", "g1")) == ("g0-1",)
     assert ends_of(open_segment, "slave", ("g0", "g1")) == ("g0-0",)
+    three = segment(1, "OPEN", ("g0-1", "g0-2", "g0-0"), ())
+    assert [ends_of(three, end, ()) for end in ("slave", "other slave")] == [("g0-0",), ("g0-2",)]
     assert ends_of(open_segment, "others", ("g0", "g1", "g2")) == ("g1", "g2")
     assert ends_of(open_segment, "coordinator", ("g0",)) == ("coordinator",)
 
