@@ -186,8 +186,8 @@ class World:
         faults.heal()
         self._end_people()
         self._go_on_without(faults)
-        if self.health.lost_disks and options.disk_loss_max == 1:
-            self.cluster.control()
+        if options.disk_loss_max <= 1 and (self.health.lost_disks or options.member_count > 2):
+            self.cluster.control()  # with more members, what was open while one was away needs another copy
         self._drain()
         self._judge_the_end()
 

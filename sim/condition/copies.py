@@ -48,15 +48,19 @@ class Copies:
             tails.add(self._judge.seen.losses.longest((chain.partition, segment.no)))  # messages in memory will come
         return len(tails) == 1
 
-    def has_two_copies(self, chain: Chain) -> bool:
-        """Whether each settled segment is complete on two of the present disks that the chain names."""
+    def has_all_copies(self, chain: Chain) -> bool:
+        """Whether each settled segment is complete on as many of the present disks as a broker group has members."""
+        return self._has_copies(chain, self._setting.options.member_count)
+
+    def _has_copies(self, chain: Chain, count: int) -> bool:
+        """Whether each settled segment is complete on that many of the present disks that the chain names."""
         for segment in chain.segments:
             length = segment.sealed_len
             if segment.state is not SegmentState.SEALED or not length:
                 continue
             may_keep_more = (chain.partition, segment.no) in self._judge.seen.contradicted
             tails = self._tails(chain.partition, segment)
-            if sum(tail == length or (may_keep_more and tail > length) for tail in tails) < 2:
+            if sum(tail == length or (may_keep_more and tail > length) for tail in tails) < count:
                 return False
         return True
 
@@ -73,7 +77,7 @@ class Copies:
             chain = self.chain(partition)
             if any(segment.state is SegmentState.UNSETTLED for segment in chain.segments):
                 return False
-            if any(self.is_gone(member) for member in chain.open_segment.members) or not self.has_two_copies(chain):
+            if any(self.is_gone(member) for member in chain.open_segment.members) or not self._has_copies(chain, 2):
                 return False
             sealed = [segment for segment in chain.segments if segment.state is SegmentState.SEALED]
             if any(sum(not self.is_gone(member) for member in segment.members) < 2 for segment in sealed):

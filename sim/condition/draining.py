@@ -123,7 +123,7 @@ class Draining:
                 return False
             if self._population.mode_lacks(partition, chain, length) or self._pending(chain, length):
                 return False
-            if not self._copies.has_two_copies(chain) or self._judge.untold(
+            if not self._copies.has_all_copies(chain) or self._judge.untold(
                 partition, [*self._population.readers, *self._population.keyed_groups]
             ):
                 return False
@@ -156,8 +156,8 @@ class Draining:
                 parts.append(f"{len(pending)} delayed messages wait in partition {partition}: {pending[:5]}")
             for group, lack in self._keyed_lack(partition, chain, self._copies.open_length(chain)).items():
                 parts.append(f"{group} lacks {len(lack)} in partition {partition}: {lack[:5]}")
-            if not self._copies.has_two_copies(chain):
-                parts.append(f"partition {partition} has not two copies of everything")
+            if not self._copies.has_all_copies(chain):
+                parts.append(f"partition {partition} has not all copies of everything")
             for group, no in self._judge.untold(partition, [*self._population.readers, *self._population.keyed_groups]):
                 parts.append(f"{group} was not told that segment {no} of partition {partition} is lost")
         return "; ".join([*parts, *self._cluster.missing()])

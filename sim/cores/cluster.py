@@ -103,8 +103,9 @@ class CoreCluster:
         for broker in self.brokers.values():
             if broker.process is not None and not broker.process.frozen:
                 live.setdefault(broker.group, []).append(broker.member)
+        copies = self.setting.options.member_count
         for partition in self.setting.partitions:
-            for heal in plan_heals(scene.copies.chain(partition), dead, live, min_copies=2):
+            for heal in plan_heals(scene.copies.chain(partition), dead, live, live, copies=copies, min_copies=2):
                 name = self.schedule.rng.choice([member.broker for members in live.values() for member in members])
                 process = self.brokers[name].process
                 assert process is not None

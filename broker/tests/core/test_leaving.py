@@ -36,6 +36,7 @@ from .support import (
     segment_of,
 )
 
+M02 = MemberId("g0-2", "2" * 32)
 M30, M31 = MemberId("g3-0", "3" * 32), MemberId("g3-1", "4" * 32)
 MORE_GROUPS = (*GROUPS, ("g3", (M30, M31)))
 
@@ -167,6 +168,23 @@ def test_a_head_that_cannot_be_moved_stays(why: str) -> None:
         bench.part.logs[1].unbroken = False
     bench.hear(M01, msg.MoveRequest(P, 2 if why == "other segment" else 1))
     assert bench.part.switch is running
+
+
+@pytest.mark.parametrize("why", ["", "away", "failed"])
+def test_open_segment_gets_the_member_of_its_group_that_it_lacks(why: str) -> None:
+    bench = opened_master()
+    if why != "away":
+        bench.link(M02)
+    if why == "failed":
+        candidates.note_failure(bench.core.state, "g0")
+    want(bench, (("g0", (M00, M01, M02)), *GROUPS[1:]))
+    bench.hear(M01, msg.MoveRequest(P, 1))
+    if why:
+        assert bench.part.switch is None
+        return
+    bench.read_chain(first_chain())
+    (prepare,) = bench.sent(msg.PrepareRequest, M02)
+    assert prepare.members == (M02, M00, M01)
 
 
 # ---- copies ---------------------------------------------------------------------------------------------

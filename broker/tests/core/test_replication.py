@@ -341,6 +341,16 @@ def test_a_refused_connection_means_a_switch_at_once() -> None:
     assert bench.part.switch is not None
 
 
+@pytest.mark.parametrize("silent", [M00, M20])
+def test_slave_switches_without_its_master_but_not_without_another_slave(silent: MemberId) -> None:
+    bench = Bench(M01)
+    bench.open(first_chain((M00, M01, M20)))
+    for member in (M00, M20):
+        bench.link(member)
+    bench.unlink(silent, refused=True)
+    assert (bench.part.switch is not None) == (silent == M00)
+
+
 def test_a_silent_member_means_a_switch_and_an_answering_one_does_not() -> None:
     bench = opened_master()
     bench.wait(2 * bench.config.silence_us, (M01,))

@@ -13,6 +13,7 @@ from seriatim_broker.core.control.controller import (
     holders,
     lost_broker_groups,
     plan_copies_elsewhere,
+    plan_growth,
     plan_heals,
     plan_release,
     switch_away,
@@ -20,7 +21,15 @@ from seriatim_broker.core.control.controller import (
 )
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import Heal, Release
-from seriatim_broker.core.values.placement import BrokerGroupSpec, Intent, healers, order, placeable, send_chain
+from seriatim_broker.core.values.placement import (
+    BrokerGroupSpec,
+    Intent,
+    copies_wanted,
+    healers,
+    order,
+    placeable,
+    send_chain,
+)
 from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.runtime.coordinator.keys import CHAINS_PER_PAGE, Keys, partition_of
 
@@ -70,6 +79,8 @@ def make_segment(no: int, state: SegmentState, members: tuple[MemberId, ...]) ->
     )  # fmt: skip
 
 
+E, F = (MemberId(name, f"disk-{name}") for name in ("g2-0", "g2-1"))
+
 CHAIN = Chain(
     PartitionId(7), 3, "t", 0, True, ("g1", "g0"),
     (make_segment(1, SegmentState.SEALED, (A, B)), make_segment(2, SegmentState.OPEN, (C, D))),
@@ -83,23 +94,59 @@ def test_only_open_segments_of_lost_groups_are_left() -> None:
     assert switch_away(CHAIN, {"g0"}) is None
 
 
+def heals(chain: Chain, dead: set[MemberId], live: dict[str, list[MemberId]]) -> list[Heal]:
+    return plan_heals(chain, dead, live, live, copies=2, min_copies=2)
+
+
 def test_a_sealed_segment_with_one_copy_left_is_copied() -> None:
     live = {"g0": [A], "g1": [C, D]}
-    (heal,) = plan_heals(CHAIN, {B}, live, min_copies=2)
+    (heal,) = heals(CHAIN, {B}, live)
     assert (heal.segment_no, heal.replaces) == (1, B)
     assert heal.member in (C, D)
     fresh = MemberId("g0-1", "new-disk")
-    (heal,) = plan_heals(CHAIN, {B}, {"g0": [A, fresh], "g1": [C, D]}, min_copies=2)
+    (heal,) = heals(CHAIN, {B}, {"g0": [A, fresh], "g1": [C, D]})
     assert heal.member == fresh  # of its own group, if there is one
 
 
 def test_nothing_is_healed_without_need_or_without_a_source() -> None:
     live = {"g0": [A], "g1": [C, D]}
-    assert plan_heals(CHAIN, set(), live, min_copies=2) == []
-    assert plan_heals(CHAIN, {A, B}, live, min_copies=2) == []
-    assert plan_heals(CHAIN, {C}, live, min_copies=2) == []  # an open segment is switched, not healed
+    assert heals(CHAIN, set(), live) == []
+    assert heals(CHAIN, {A, B}, live) == []
+    assert heals(CHAIN, {C}, live) == []  # an open segment is switched, not healed
     lost = replace(CHAIN, segments=(replace(CHAIN.segments[0], state=SegmentState.LOST), CHAIN.segments[1]))
-    assert plan_heals(lost, {B}, live, min_copies=2) == []
+    assert heals(lost, {B}, live) == []
+
+
+G = MemberId("g0-2", "disk-g0-2")
+
+
+def test_third_copy_waits_for_a_member_of_the_group() -> None:
+    both, others = {"g0": [A, B], "g1": [C, D, E]}, {"g1": [C, D, E]}
+
+    def healed(dead: set[MemberId], live: dict[str, list[MemberId]], expected: list[MemberId]) -> list[Heal]:
+        return plan_heals(CHAIN, dead, live, {**others, "g0": expected}, copies=3, min_copies=2)
+
+    assert healed(set(), both, [A, B, G]) == [], "it was away while the segment was open, and comes back"
+    assert [heal.member for heal in healed(set(), {**others, "g0": [A, B, G]}, [A, B, G])] == [G]
+    (heal,) = healed({G}, both, [A, B])
+    assert heal.member in (C, D, E), "it does not come back"
+    (heal,) = healed({B}, {**others, "g0": [A]}, [A, G])
+    assert (heal.member in (C, D, E), heal.replaces) == (True, B), "one copy is left: it does not wait"
+
+
+def test_open_segment_grows_when_a_group_has_all_members() -> None:
+    assert plan_growth(CHAIN, {"g0": [A, B], "g1": [C, D]}, 3) is None
+    move = plan_growth(CHAIN, {"g0": [A, B, G], "g1": [C, D]}, 3)
+    assert move is not None
+    assert (move.segment_no, move.master) == (2, C)
+    assert plan_growth(CHAIN, {"g0": [A, B, G]}, 2) is None
+
+
+def test_copies_are_as_many_as_the_smallest_group_has_members() -> None:
+    assert copies_wanted([3, 3], 2) == 3
+    assert copies_wanted([2, 5], 2) == 2
+    assert copies_wanted([1, 3], 2) == 3, "a group that is being made does not count"
+    assert copies_wanted([], 2) == 2
 
 
 def test_pages_of_chains_cover_each_partition_once() -> None:
@@ -129,8 +176,6 @@ def test_who_still_wants_copies_is_looked_at_again(state: SegmentState, gone: se
 
 
 # ---- groups that are left -------------------------------------------------------------------------------
-
-E, F = (MemberId(name, f"disk-{name}") for name in ("g2-0", "g2-1"))
 
 
 def of_group(group: str) -> Callable[[MemberId], bool]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from seriatim_api.ids import MemberId
 
 from ..values.chain import Chain, may_join
-from ..values.events import Heal, Release, SwitchAwayFrom
+from ..values.events import Heal, MoveOpenSegment, Release, SwitchAwayFrom
 from ..values.placement import healer, healers
 from ..values.segment import Segment, SegmentState
 
@@ -51,28 +51,36 @@ def plan_heals(
     chain: Chain,
     dead: Set[MemberId],
     live: Mapping[str, Sequence[MemberId]],
+    expected: Mapping[str, Sequence[MemberId]],
     *,
+    copies: int,
     min_copies: int,
 ) -> list[Heal]:
-    """The copies that a partition needs: of sealed segments with fewer than `min_copies` members that are not dead.
+    """The copies that a partition needs: of sealed segments with fewer than `copies` members that are not dead.
+
+    A segment with `min_copies` waits for an expected member of its broker group. It lacks a copy because it was open
+    while that member was away.
 
     Args:
         chain: The partition.
         dead: Members that have been away for longer than `heal_after` (10 minutes unless set).
         live: Running, admitted members by broker group.
-        min_copies: How many copies a segment should have.
+        expected: Admitted members by broker group that are not dead, running or not.
+        copies: How many copies a segment should have.
+        min_copies: Below this number a segment does not wait.
     """
     heals: list[Heal] = []
     for segment in chain.segments:
         if segment.state is not SegmentState.SEALED:
             continue
         left = [member for member in segment.members if member not in dead]
-        if not left or len(left) >= min_copies:
+        if not left or len(left) >= copies:
             continue
         replaced = next((member for member in segment.members if member in dead), None)
-        candidates = _candidates(segment.broker_group, set(segment.members), live)
+        there = live if len(left) < min_copies else expected
+        candidates = _candidates(segment.broker_group, set(segment.members), there)
         member = healer(chain.partition, segment.no, candidates)
-        if member is not None:
+        if member is not None and (there is live or any(member in members for members in live.values())):
             heals.append(Heal(chain.partition, segment.no, member, replaced))
     return heals
 
@@ -91,7 +99,15 @@ def _candidates(group: str, holding: Set[MemberId], live: Mapping[str, Sequence[
     ]
 
 
-def wants_copies(segment: Segment, gone: Set[MemberId], min_copies: int) -> bool:
+def plan_growth(chain: Chain, live: Mapping[str, Sequence[MemberId]], copies: int) -> MoveOpenSegment | None:
+    """The move of an open segment that has fewer members than it should, if a broker group could take it with all."""
+    segment = chain.open_segment
+    if len(segment.members) >= copies or all(len(members) < copies for members in live.values()):
+        return None
+    return MoveOpenSegment(chain.partition, segment.no, segment.master)
+
+
+def wants_copies(segment: Segment, gone: Set[MemberId], copies: int) -> bool:
     """Whether too few of a segment's members are left, and healing can do something about it now or later.
 
     A segment that is not sealed yet counts even if no member of it is left. The controller would not hear otherwise
@@ -100,7 +116,7 @@ def wants_copies(segment: Segment, gone: Set[MemberId], min_copies: int) -> bool
     left = sum(member not in gone for member in segment.members)
     if segment.state is SegmentState.LOST:
         return False
-    return left < min_copies if segment.state is not SegmentState.SEALED else 0 < left < min_copies
+    return left < copies if segment.state is not SegmentState.SEALED else 0 < left < copies
 
 
 def holders(segment: Segment) -> set[MemberId]:

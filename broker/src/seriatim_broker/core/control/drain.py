@@ -24,13 +24,23 @@ from ..values.segment import Segment, SegmentState
 
 
 def move_open_segment(broker: BrokerState, partition: Partition, no: int) -> None:
-    """Begin a planned switch of the open segment, if this is its master and a broker group can take it."""
+    """Begin a planned switch of the open segment, if this is its master and a broker group can take it.
+
+    If no other one can, the open segment stays in its broker group, but gets the members that it lacks.
+    """
     chain = partition.chain
     log = partition.open_log()
     if chain is None or log is None or chain.open_segment.no != no or not log.active or not log.unbroken:
         return
-    if partition.switch is None and candidates.open_target(broker, chain):
+    if partition.switch is not None:
+        return
+    if candidates.open_target(broker, chain):
         switch.begin_move(broker, partition)
+        return
+    added = candidates.missing_member(broker, chain.open_segment)
+    if added is not None:
+        group = chain.open_segment.broker_group
+        switch.begin_move(broker, partition, SwitchReason.PLANNED, group, added.broker)
 
 
 def leave_full_disk(broker: BrokerState, partition: Partition) -> None:

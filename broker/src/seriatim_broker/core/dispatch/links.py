@@ -135,7 +135,10 @@ def dismiss(broker: BrokerState, partitions: Partitions) -> None:
 def _peer_dead(
     broker: BrokerState, partitions: Partitions, name: str, reason: SwitchReason = SwitchReason.PEER_DEAD
 ) -> None:
-    """A broker counts as dead: begin a switch of every open segment that this broker shares with it."""
+    """A broker counts as dead: begin a switch of every open segment of which one is the master and one a slave.
+
+    Of two slaves that do not hear each other, neither begins one: their master decides, who needs both.
+    """
     for watching in list(broker.links.watched.get(name, ())):
         partition = partitions.get(watching)
         has_rows = partition is not None and (partition.ledger_rows or partition.handoffs)
@@ -146,8 +149,9 @@ def _peer_dead(
         log = partition.open_log() if partition is not None else None
         if partition is None or log is None or log.record.sealed_len is not None:
             continue
-        members = log.record.members
-        if broker.member in members and any(member.broker == name for member in members):
+        master, *slaves = log.record.members
+        lacks_slave = broker.member == master and any(slave.broker == name for slave in slaves)
+        if lacks_slave or (broker.member in slaves and master.broker == name):
             switch.begin_failover(broker, partition, reason, log.no)
 
 

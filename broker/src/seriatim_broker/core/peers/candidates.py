@@ -16,6 +16,7 @@ from seriatim_api.ids import MemberId
 from ..state.broker import BrokerState
 from ..values.chain import Chain
 from ..values.placement import DEFAULT_SPEC, Intent, order, placeable, weights_of
+from ..values.segment import Segment
 from . import disks
 
 
@@ -127,6 +128,19 @@ def is_whole(broker: BrokerState, group: str) -> bool:
     """Whether all members of a group are there, and they are at least `min_copies`."""
     members = broker.directory.broker_groups.get(group, ())
     return len(members) >= broker.config.min_copies and all(is_there(broker, member) for member in members)
+
+
+def missing_member(broker: BrokerState, segment: Segment) -> MemberId | None:
+    """A member of the segment's group that the segment lacks, if all members of the group are there; else None.
+
+    None also while the group is passed over because it failed. So if two members cannot reach each other, the segment
+    does not get and lose a member again and again.
+    """
+    group = segment.broker_group
+    if _is_flapping(broker, group) or not is_whole(broker, group):
+        return None
+    members = broker.directory.broker_groups[group]
+    return next((member for member in members if member not in segment.members), None)
 
 
 def is_there(broker: BrokerState, member: MemberId) -> bool:

@@ -231,11 +231,13 @@ def begin_move(
     partition: Partition,
     reason: SwitchReason = SwitchReason.GROUP_CORDONED,
     target_group: str = "",
+    target_master: str = "",
 ) -> None:
-    """Move the open segment away from its broker group by a planned switch that answers no request."""
+    """Move the open segment to another broker group or master, by a planned switch that answers no request."""
     assert partition.switch is None
     partition.switch = Switch(SwitchKind.PLANNED, reason, 0, None)
     partition.switch.target_broker_group = target_group
+    partition.switch.target_master = target_master
     tries.begin(broker, partition, partition.switch)
 
 

@@ -686,7 +686,10 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class MoveOpenSegment:
-    """The controller decided that the open segment should leave its broker group; the master runs a planned switch."""
+    """The controller decided that the open segment should leave its broker group, or lacks members of it.
+
+    The master runs a planned switch.
+    """
 
     partition: PartitionId
     segment_no: int

@@ -48,6 +48,15 @@ def placeable(groups: Iterable[str], specs: Mapping[str, BrokerGroupSpec]) -> li
     return [name for name in names if specs.get(name, DEFAULT_SPEC).intent is Intent.ACTIVE] or names
 
 
+def copies_wanted(sizes: Iterable[int], min_copies: int) -> int:
+    """How many copies segments should have: as many as the smallest of the broker groups has members.
+
+    Every other group can then keep that many copies, too. A group that is just being made, with fewer than `min_copies`
+    members, does not count.
+    """
+    return min((size for size in sizes if size >= min_copies), default=min_copies)
+
+
 def weights_of(specs: Mapping[str, BrokerGroupSpec]) -> dict[str, float]:
     """The weights of all groups that have a spec."""
     return {name: spec.weight for name, spec in specs.items()}

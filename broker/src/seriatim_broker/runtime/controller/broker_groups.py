@@ -18,7 +18,7 @@ from seriatim_api.v1 import records_pb2
 from ...core.control.controller import holders
 from ...core.control.obstacles import Around, obstacles
 from ...core.values.chain import Chain
-from ...core.values.placement import Intent
+from ...core.values.placement import Intent, copies_wanted
 from ...interfaces.coordinator import Compare, Coordinator, Delete, Get, KeyValue, Operation, Put, mod_revision_is
 from ..coordinator.chain_list import all_chains
 from ..coordinator.keys import Keys
@@ -158,7 +158,7 @@ class BrokerGroups:
             is_replaced=lambda member: registered.get(member.broker) != member,
             takers=takers,
             has_whole_broker_group=any(len(found) >= self._min_copies and all(found) for found in there.values()),
-            min_copies=self._min_copies,
+            min_copies=copies_wanted(map(len, there.values()), self._min_copies),
         )
 
     # ---- changing ----

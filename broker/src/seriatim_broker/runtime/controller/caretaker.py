@@ -19,6 +19,7 @@ from ...core.control.controller import (
     MemberView,
     holders,
     lost_broker_groups,
+    plan_growth,
     plan_heals,
     plan_release,
     switch_away,
@@ -37,6 +38,9 @@ from ..membership.election import Election
 from ..membership.registration import Identity
 
 HEALS_PER_PASS_MAX = 64
+MOVES_PER_PASS_MAX = 64
+"""Open segments that get more members in one scan: as many planned switches as go to the coordinator at once."""
+
 HEAL_PASS_S = 0.5
 """Pause between two scans while there is something to heal."""
 
@@ -62,7 +66,8 @@ class CaretakerSettings:
 
     Attributes:
         heal_after_s: If a member was away for this long, its sealed segments are copied to another broker.
-        min_copies: Copies that a sealed segment should have.
+        min_copies: Copies that a sealed segment should have at least; with larger broker groups as many as the smallest
+            has members.
         deleted_kept_s: How long the cursors of a deleted consumer group, and the tombstones of a deleted topic, stay.
         tidy_s: Seconds between two passes of `cleanup`.
         forget_s: Seconds between two scans of `duties.deleted_consumer_groups`, which every broker makes.
@@ -169,16 +174,17 @@ class Caretaker:
 
     async def heal(self) -> None:
         """Have sealed segments copied if a member was away for longer than `heal_after_s`, or has lost its slot."""
-        looked_at: tuple[frozenset[MemberId], frozenset[MemberId]] | None = None
+        looked_at: tuple[frozenset[MemberId], ...] | None = None
         while True:
             await self._admit_all()  # first, so that the copies go to the new disk in the slot of the lost one
             self._views()
             dead, registered = self._dead(), self._registered()
+            look = (dead, registered, self._returned())
             began_us = self._clock.monotonic_us()
-            if (dead, registered) != looked_at and not await self._heal_pass(dead, registered):
-                looked_at = (dead, registered)  # nothing is left to do for these
+            if look != looked_at and not await self._heal_pass(dead, registered):
+                looked_at = look  # nothing is left to do for these
             took_s = (self._clock.monotonic_us() - began_us) / 1e6
-            pause_s = HEAL_IDLE_S if looked_at == (dead, registered) else max(HEAL_PASS_S, 2 * took_s)
+            pause_s = HEAL_IDLE_S if looked_at == look else max(HEAL_PASS_S, 2 * took_s)
             pause_s = min(pause_s, max(self._settings.heal_after_s / 4, 0.05))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._until_registered(registered), pause_s)
@@ -205,31 +211,45 @@ class Caretaker:
         until_us = self._clock.monotonic_us() - self._settings.heal_after_s * 1e6
         return frozenset(member for member, since_us in self._away_since.items() if since_us <= until_us)
 
+    def _copies(self) -> int:
+        return self._directory.copies_wanted(self._settings.min_copies)
+
+    def _returned(self) -> frozenset[MemberId]:
+        """Members that run, if segments get new members when one is back: those that were open with fewer."""
+        if self._copies() <= self._settings.min_copies:
+            return frozenset()
+        return frozenset(view.member for view in self._views() if view.is_live and not view.is_certified)
+
     async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
         """Begin up to 64 copies. Returns how many segments need one, now or when their length is known.
 
         A disk that lost its slot to another one never comes back, so it counts as dead at once.
         """
         live: dict[str, list[MemberId]] = {}
+        expected: dict[str, list[MemberId]] = {}
         for view in self._views():
             if view.admitted and view.is_live and not view.is_certified:
                 live.setdefault(view.broker_group, []).append(view.member)
-        staying = {group: live[group] for group in live if self._directory.spec(group).intent is not Intent.DRAINING}
-        live = staying or live
-        begun = released = wanted = 0
+            if view.admitted and view.member not in dead:
+                expected.setdefault(view.broker_group, []).append(view.member)
+        live, expected = self._staying(live), self._staying(expected)
+        copies, min_copies = self._copies(), self._settings.min_copies
+        begun = released = moved = wanted = 0
         async for chain in self._chains():
             replaced = {member for segment in chain.segments for member in holders(segment)} - registered
             gone = dead | replaced
             # Segments that cannot be copied yet count too: nothing else shows that one was sealed or a member is back.
-            wanted += sum(wants_copies(segment, gone, self._settings.min_copies) for segment in chain.segments)
-            for heal in plan_heals(chain, gone, live, min_copies=self._settings.min_copies):
+            wanted += sum(wants_copies(segment, gone, copies) for segment in chain.segments)
+            move = plan_growth(chain, live, copies)
+            if move is not None and moved < MOVES_PER_PASS_MAX:
+                moved += 1
+                self._driver.feed(move)
+            for heal in plan_heals(chain, gone, live, expected, copies=copies, min_copies=min_copies):
                 begun += 1
                 if begun <= HEALS_PER_PASS_MAX:
                     self._driver.feed(heal)
             if replaced:
-                release = plan_release(
-                    chain, replaced.__contains__, self.is_there, min_copies=self._settings.min_copies
-                )
+                release = plan_release(chain, replaced.__contains__, self.is_there, min_copies=min_copies)
                 if release is not None:
                     wanted += 1
                     released += 1
@@ -238,6 +258,13 @@ class Caretaker:
         if begun:
             _log.info("healing", segments=begun, away=sorted(map(str, dead)))
         return wanted
+
+    def _staying(self, members: dict[str, list[MemberId]]) -> dict[str, list[MemberId]]:
+        """Without those of drained broker groups, unless all are drained."""
+        found = {
+            group: members[group] for group in members if self._directory.spec(group).intent is not Intent.DRAINING
+        }
+        return found or members
 
     def _chains(self) -> AsyncIterator[Chain]:
         return all_chains(self._coordinator, self._keys)

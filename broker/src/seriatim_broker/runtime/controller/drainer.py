@@ -126,10 +126,11 @@ class Drainer:
         # (`core.control.drain`). Without them: 1. Of the members that stay, one has all of the segment, and the other
         # one is listed and still copying. 2. The leaving members leave the record. 3. The disk with the only complete
         # copy is lost, and acknowledged messages with it.
-        release = plan_release(chain, is_leaving, self._is_there, min_copies=self._min_copies)
+        copies = self._directory.copies_wanted(self._min_copies)
+        release = plan_release(chain, is_leaving, self._is_there, min_copies=copies)
         if release is not None:
             yield release
-        yield from plan_copies_elsewhere(chain, is_leaving, live, min_copies=self._min_copies)
+        yield from plan_copies_elsewhere(chain, is_leaving, live, min_copies=copies)
 
     def _broker_group_of(self, member: MemberId) -> str:
         record = self._directory.members.get(member.broker)

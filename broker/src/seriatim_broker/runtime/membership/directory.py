@@ -18,7 +18,7 @@ from seriatim_api.ids import MemberId, RunId
 from seriatim_api.v1 import records_pb2
 
 from ...core.values.events import CertificateSeen, DirectoryChanged, DropDeleted, DropPartitionData, Event
-from ...core.values.placement import DEFAULT_SPEC, BrokerGroupSpec, placeable
+from ...core.values.placement import DEFAULT_SPEC, BrokerGroupSpec, copies_wanted, placeable
 from ...interfaces.coordinator import Coordinator
 from ..coordinator.keys import Keys, partition_of
 from ..coordinator.mirror import mirror
@@ -150,6 +150,11 @@ class Directory:
     def placeable(self) -> list[str]:
         """The broker groups that take new partitions, by name."""
         return placeable(self.broker_groups(), self.specs)
+
+    def copies_wanted(self, min_copies: int) -> int:
+        """How many copies segments should have, by the sizes of the broker groups that take new partitions."""
+        groups = self.broker_groups()
+        return copies_wanted((len(groups[name]) for name in self.placeable()), min_copies)
 
     # ---- mirroring ----
 
