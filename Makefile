@@ -21,7 +21,7 @@ $(SYNCED): pyproject.toml uv.lock api/pyproject.toml broker/pyproject.toml clien
 
 env: $(SYNCED) ## make the environment in .venv from the lock (VENV=.venv-other PYTHON=python3.13: another one, for any target)
 
-demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan; LATENCY=25: links take 25 ms each way; MEMBERS=3: broker groups of three)
+demo: $(SYNCED) ## a year of flights through six brokers that are killed, frozen and cut off (QUICK=1: a part; SEED=n: that plan; LATENCY=25: links take 25 ms each way)
 	$(BIN)/python -m e2e.demo
 
 demo-orders: $(SYNCED) ## flights by key, 16 consumers that fail and are killed, brokers too, parked keys, dead letters (QUICK=1; SEED=n; LATENCY=25)

@@ -17,7 +17,7 @@ from seriatim import Admin, Client, DelayedStats, GroupDescription, Tls, TopicDe
 from seriatim.history import HistoryWriter, check, render
 from seriatim_api.errors import DeadlineExceededError, SeriatimError
 
-from e2e.faults.kinds.fault import lacks_copies
+from e2e.faults.kinds.fault import MIN_COPIES, lacks_copies
 from e2e.faults.report import judge
 from e2e.faults.schedule import Workload
 from e2e.faults.traffic.load import Clients, Load, Role
@@ -174,7 +174,7 @@ class Traffic:
         async def whole() -> bool:
             nonlocal lacking
             try:
-                lacking = lacks_copies(await self.load.observer.look())
+                lacking = lacks_copies(await self.load.observer.look(), MIN_COPIES)
             except SeriatimError as error:
                 lacking = str(error)
             if not lacking:

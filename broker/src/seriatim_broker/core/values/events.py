@@ -686,10 +686,7 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class MoveOpenSegment:
-    """The controller decided that the open segment should leave its broker group, or lacks members of it.
-
-    The master runs a planned switch.
-    """
+    """The controller decided that the open segment should leave its group, or lacks members; its master moves it."""
 
     partition: PartitionId
     segment_no: int
