@@ -46,7 +46,7 @@ TOLD = """
     BrokerAddress.stream_port MemberRecord.stream_port
     ClusterRecord.rebuild_begun_ms
     CursorRecord.oldest CursorRecord.handover_epoch
-    WriterRecord.opened_at_ms RowLayout.batch_bytes
+    WriterRecord.opened_at_ms RowLayout.batch_bytes SegmentRecord.delayed_until_ms
     PublishResponse.parts ReadStagedResponse.header
 """
 """What a broker or a record reports. Zero or empty is *not known* or *none*: no offset, time, epoch or text that is

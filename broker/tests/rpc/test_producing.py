@@ -16,6 +16,7 @@ from seriatim_api import errors
 from seriatim_api.batch import FLAG_DELAYED, FLAG_PUBLISH, FLAG_STAGED, HEADER_SIZE_BYTES
 from seriatim_api.bodies import SCHEMA
 from seriatim_api.delay_limits import DelayLimits
+from seriatim_api.exclusive import exclusive_producer
 from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.publications import make_chunk_id
@@ -105,10 +106,8 @@ class Call:
     def peer(self) -> str:
         return "test"
 
-    def send(
-        self, partition: int, *, level: int = 5, body: bytes = BODY, flags: int = 0, stage: bytes = bytes(16)
-    ) -> None:
-        header = header_of(body, partition=partition, producer_epoch=1, flags=flags, stage=stage)
+    def send(self, partition: int, *, level: int = 5, body: bytes = BODY, **more: Any) -> None:
+        header = header_of(body, partition=partition, producer_epoch=1, **more)
         self.incoming.put_nowait(write_append_frame([(AppendEntry(1, level, True, 0), header, body)]))
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -224,6 +223,25 @@ async def test_a_delayed_batch_comes_with_the_limits_of_its_topic(services: Serv
     call.send(1, flags=FLAG_DELAYED)
     await core.until_count(3)
     assert core.appends[2].delays == KnownDelayLimits()
+    release(services)
+    await call.end()
+
+
+async def test_a_topic_for_exclusive_producers_refuses_others_by_what_is_known(
+    services: Services, core: QuietCore
+) -> None:
+    settings = records_pb2.TopicSettings(exclusive_only=True)
+    services.topic_limits.change("t1", records_pb2.TopicRecord(partition_ids=[1], settings=settings))
+    call = Call(services)
+    call.send(1)
+    await core.until_count(1)
+    services.topic_limits.is_current = lambda: True
+    call.send(1)
+    call.send(1, producer=exclusive_producer("i", "loader"))
+    await core.until_count(3)
+    assert [type(event.refuse_new) for event in core.appends] == [
+        errors.OverloadedError, errors.BadRequestError, type(None),
+    ]  # fmt: skip
     release(services)
     await call.end()
 

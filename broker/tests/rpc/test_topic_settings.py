@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 from seriatim_api.delay_limits import DelayLimits, delay_limits_of
 from seriatim_api.errors import BadRequestError, PreconditionError
 from seriatim_api.v1 import broker_pb2, records_pb2
+from seriatim_broker.core.values.messages import FORM_EXCLUSIVE
+from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.rpc.servicers import topic_admin
 from seriatim_broker.rpc.servicers.topic_admin import RETENTION_BYTES_MIN, RETENTION_MS_MIN
+from seriatim_broker.runtime.coordinator.keys import Keys
+from seriatim_broker.testing.memory_coordinator import MemoryCoordinator, MemoryStore
 
 DAY_MS = 86_400_000
 
@@ -145,3 +152,18 @@ def test_a_mask_that_does_not_say_which_attributes_count_is_refused(mask: list[s
     wanted = records_pb2.TopicSettings(attributes={"a": "1"})
     with pytest.raises(BadRequestError, match="name either `attributes` in the mask, or each attribute"):
         topic_admin._change_of(broker_pb2.UpdateTopicRequest(settings=wanted, settings_mask=mask))
+
+
+@pytest.mark.parametrize("forms", [0, FORM_EXCLUSIVE])
+async def test_a_topic_for_exclusive_producers_needs_brokers_that_know_them(forms: int) -> None:
+    coordinator, keys, controller = MemoryCoordinator(MemoryStore()), Keys("c"), Mock()
+    member = records_pb2.MemberRecord(run=1, forms=forms, forms_run=1)
+    await coordinator.txn((), [Put(keys.member("g0-0"), member.SerializeToString())])
+    services: Any = Mock(coordinator=coordinator, keys=keys)
+    admin = topic_admin.TopicAdmin(services, controller, Mock(), Mock())
+    await admin._check_forms(records_pb2.TopicSettings())
+    if forms:
+        await admin._check_forms(records_pb2.TopicSettings(exclusive_only=True))
+    else:
+        with pytest.raises(PreconditionError, match="do not all know exclusive"):
+            await admin._check_forms(records_pb2.TopicSettings(exclusive_only=True))

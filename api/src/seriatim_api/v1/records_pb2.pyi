@@ -552,6 +552,7 @@ class TopicSettings(_message.Message):
     UNREAD_BYTES_MAX_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     DELAY_MAX_MS_FIELD_NUMBER: _builtins.int
+    EXCLUSIVE_ONLY_FIELD_NUMBER: _builtins.int
     DELAYED_PENDING_MAX_FIELD_NUMBER: _builtins.int
     flush: _builtins.bool
     """commit waits for the flush on every member"""
@@ -570,6 +571,8 @@ class TopicSettings(_message.Message):
     """likewise, the oldest messages above this many bytes of a partition; 0: no limit"""
     delay_max_ms: _builtins.int
     """The longest delay of a message, at most 366 days. 0: the topic takes no delayed messages. Not set: 40 days."""
+    exclusive_only: _builtins.bool
+    """only exclusive producers may send, forwarders and publishers apart"""
     delayed_pending_max: _builtins.int
     """delayed messages of a partition that are not due yet; not set: 10 million"""
     @_builtins.property
@@ -590,11 +593,12 @@ class TopicSettings(_message.Message):
         unread_bytes_max: _builtins.int = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         delay_max_ms: _builtins.int | None = ...,
+        exclusive_only: _builtins.bool = ...,
         delayed_pending_max: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_max_ms", b"_delay_max_ms", "_delayed_pending_max", b"_delayed_pending_max", "delay_max_ms", b"delay_max_ms", "delayed_pending_max", b"delayed_pending_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_max_ms", b"_delay_max_ms", "_delayed_pending_max", b"_delayed_pending_max", "attributes", b"attributes", "batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "delay_max_ms", b"delay_max_ms", "delayed_pending_max", b"delayed_pending_max", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_max_ms", b"_delay_max_ms", "_delayed_pending_max", b"_delayed_pending_max", "attributes", b"attributes", "batch_size_bytes_max", b"batch_size_bytes_max", "chain_width", b"chain_width", "delay_max_ms", b"delay_max_ms", "delayed_pending_max", b"delayed_pending_max", "exclusive_only", b"exclusive_only", "flush", b"flush", "message_size_bytes_max", b"message_size_bytes_max", "retain_unread", b"retain_unread", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "unread_bytes_max", b"unread_bytes_max", "unread_ms_max", b"unread_ms_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__delay_max_ms: _TypeAlias = _typing.Literal["delay_max_ms"]  # noqa: Y015
     _WhichOneofArgType__delay_max_ms: _TypeAlias = _typing.Literal["_delay_max_ms", b"_delay_max_ms"]  # noqa: Y015

@@ -14,9 +14,11 @@ from seriatim_api.ids import PartitionId, TopicIncarnation, check_name
 from seriatim_api.publications import STAGE_TOPIC
 from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
 
+from ...core.values.messages import FORM_EXCLUSIVE
 from ...core.values.placement import CHAIN_WIDTH_DEFAULT
 from ...interfaces.coordinator import Get
 from ...runtime.controller.controller import Controller
+from ...runtime.coordinator.forms import all_read
 from ...runtime.coordinator.pages import read_all_whole
 from ...runtime.coordinator.topic_feed import TopicFeed
 from ...runtime.driver.coordinator_requests import READS_PER_TXN
@@ -69,6 +71,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         if request.default_retention and not settings.retention_ms and not settings.retention_bytes:
             settings.retention_ms = RETENTION_MS_DEFAULT
         _complete(settings)
+        await self._check_forms(settings)
         await self._services.check_nothing_lost(f"topic {request.name!r}")
         if not self._controller.election.is_controller:
             record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
@@ -93,6 +96,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
                 f"a topic has at most {PARTITION_COUNT_MAX} partitions, not {request.partition_count}"
             )
         change = _change_of(request)
+        await self._check_forms(request.settings)
         incarnation = named(request, "incarnation")
         if request.partition_count:
             await self._services.check_nothing_lost(f"a partition of {request.name!r}")
@@ -167,6 +171,19 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             for whole in await read_all_whole(self._services.coordinator, self._services.keys, items):
                 response.chains.append(self._services.told(whole))
         return response
+
+    async def _check_forms(self, settings: records_pb2.TopicSettings) -> None:
+        """Refuse a setting that not all brokers know.
+
+        Raises:
+            PreconditionError: Some do not.
+        """
+        services = self._services
+        if settings.exclusive_only and await all_read(services.coordinator, services.keys, FORM_EXCLUSIVE) is None:
+            raise PreconditionError(
+                "exclusive_only is not possible, because the brokers of this cluster do not all know exclusive "
+                "producers: nothing was changed. Upgrade all brokers first"
+            )
 
     async def _at_controller(self, method: str, request: Any, context: Any) -> Any:
         """Pass a call on to the controller."""

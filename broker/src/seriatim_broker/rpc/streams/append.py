@@ -19,6 +19,7 @@ from seriatim_api.errors import (
     OverloadedError,
     SeriatimError,
 )
+from seriatim_api.exclusive import is_exclusive
 from seriatim_api.ids import PartitionId
 from seriatim_api.protocol import PROTOCOL, check_protocol
 from seriatim_api.status import error_to_proto
@@ -115,7 +116,7 @@ class AppendStream:
     def _feed(self, entry: AppendEntry, header: BatchHeader, body: bytes, size: int) -> None:
         level = entry.ack_level or AckLevel.REPLICATED_FLUSHED
         refuse = self._refusal(header, body, size, level)
-        refuse_new = self._too_large(header, body) if refuse is None else None
+        refuse_new = self._too_large(header, body) or self._without_owner(header) if refuse is None else None
         delays = self._services.topic_limits.delays(header.partition) if header.flags & FLAG_DELAYED else DELAYS_DEFAULT
         level = min(level, AckLevel.REPLICATED_FLUSHED)
         driver = self._services.driver
@@ -188,6 +189,22 @@ class AppendStream:
             "a message is over the limit that this broker knows, and the coordinator does not tell it whether that was "
             "raised: nothing was stored; the producer sends it again",
             retry_after_ms=200,
+        )
+
+    def _without_owner(self, header: BatchHeader) -> SeriatimError | None:
+        """Why a batch cannot be taken because its producer has no owner; else None. As in rule `topic-limits`."""
+        limits = self._services.topic_limits
+        if not limits.is_exclusive(header.partition) or is_exclusive(header.producer):
+            return None
+        if not limits.is_current():
+            return OverloadedError(
+                "the topic took messages of exclusive producers only, and the coordinator does not tell this broker "
+                "whether that was changed: nothing was stored; the producer sends it again",
+                retry_after_ms=200,
+            )
+        return BadRequestError(
+            "the topic takes messages of exclusive producers only (exclusive_only): nothing was stored. Send with an "
+            "owner, or change the topic"
         )
 
     def _overload(self, partition: int, size: int) -> SeriatimError | None:

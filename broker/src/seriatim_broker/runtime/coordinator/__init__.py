@@ -12,7 +12,7 @@ rebuilt_watches          watches that end when the coordinator was rebuilt, so t
 stage                    the stage topic: its incarnation and settings
 topic_feed               topics and chains for programs that watch all of them: first everything, then what changes
 topic_changes            calls wait until a topic has grown, was deleted, or was made again
-topic_limits             partitions of topics, and limits: of sizes, if below what this broker takes anyway, of delays
+topic_limits             partitions of topics, and limits: of sizes, of delays, and who may send
 write_refusals           whether the coordinator takes writes
 writer_conditions        what a transaction that changes a writer's record compares
 """

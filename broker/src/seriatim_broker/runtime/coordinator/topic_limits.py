@@ -1,12 +1,13 @@
 """What brokers look up of topics at each request, and know without a question: their partitions, and their limits.
 
-The limits are by partition: of delays, and of sizes as far as they are below what this broker takes.
+The limits are by partition: of delays, of sizes as far as they are below what this broker takes, and whether only
+exclusive producers may send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from seriatim_api.delay_limits import DelayLimits, delay_limits_of
 from seriatim_api.v1 import records_pb2
@@ -14,7 +15,14 @@ from seriatim_api.v1 import records_pb2
 from ...core.values.delays import KnownDelayLimits
 from ...core.values.sizes import SizeLimits
 
-_DEFAULTS: Final = (None, DelayLimits())
+
+class _Limits(NamedTuple):
+    sizes: SizeLimits | None = None
+    delays: DelayLimits = DelayLimits()
+    is_exclusive: bool = False
+
+
+_DEFAULTS: Final = _Limits()
 
 
 class TopicLimits:
@@ -30,7 +38,7 @@ class TopicLimits:
     def __init__(self, batch_bytes_max: int) -> None:
         self.is_current: Callable[[], bool] = lambda: False
         self._batch_bytes_max = batch_bytes_max
-        self._by_partition: dict[int, tuple[SizeLimits | None, DelayLimits]] = {}
+        self._by_partition: dict[int, _Limits] = {}
         self._partitions: dict[str, tuple[int, ...]] = {}  # of topics with other limits than most
         self._ready: dict[str, tuple[int, ...]] = {}  # partition ids of all topics that are ready
 
@@ -40,11 +48,15 @@ class TopicLimits:
 
     def of(self, partition: int) -> SizeLimits | None:
         """The limits of sizes of a partition's topic; None if it has no lower ones than this broker."""
-        return self._by_partition.get(partition, _DEFAULTS)[0]
+        return self._by_partition.get(partition, _DEFAULTS).sizes
 
     def delays(self, partition: int) -> KnownDelayLimits:
         """The limits of delays of a partition's topic."""
-        return KnownDelayLimits(self._by_partition.get(partition, _DEFAULTS)[1], self.is_current())
+        return KnownDelayLimits(self._by_partition.get(partition, _DEFAULTS).delays, self.is_current())
+
+    def is_exclusive(self, partition: int) -> bool:
+        """Whether a partition's topic takes messages of exclusive producers only."""
+        return self._by_partition.get(partition, _DEFAULTS).is_exclusive
 
     def of_settings(self, settings: records_pb2.TopicSettings) -> SizeLimits | None:
         """The limits of sizes that these settings say; None if they are not lower than this broker's."""
@@ -61,7 +73,8 @@ class TopicLimits:
             return
         if record.state == records_pb2.TOPIC_STATE_READY:
             self._ready[topic] = tuple(record.partition_ids)
-        limits = self.of_settings(record.settings), delay_limits_of(record.settings)
+        settings = record.settings
+        limits = _Limits(self.of_settings(settings), delay_limits_of(settings), settings.exclusive_only)
         if limits != _DEFAULTS:
             partitions = (*record.partition_ids, *record.growing_partition_ids)
             self._partitions[topic] = partitions
