@@ -55,6 +55,11 @@ class WatchedCore:
         """The partitions that the core knows."""
         return self._core.partitions
 
+    @property
+    def has_delayed(self) -> bool:
+        """Whether a log has delayed batches."""
+        return self._core.has_delayed
+
     def start(self, now: Moment) -> list[fx.Effect]:
         """The first effects."""
         return self._stepped(None, now)

@@ -66,7 +66,7 @@ from .rpc.servicers import rebuild_reports
 from .rpc.servicers.admin import AdminServicer
 from .rpc.servicers.balancing import BalancingServicer, measure_traffic
 from .rpc.servicers.dead_letters import DeadLettersServicer
-from .rpc.servicers.delayed import DelayedServicer
+from .rpc.servicers.delayed import DelayedServicer, count_delayed
 from .rpc.servicers.operations import OperationsServicer
 from .rpc.servicers.publications import PublicationsServicer
 from .rpc.servicers.ranges import RangesServicer
@@ -433,7 +433,7 @@ class Broker:
             settings.broker, self._core, self._storage, self._clock.wall_ms, self.counters.groups,
             lambda: runtime.retention.unread(self._leads), settings.group_series_max,
         )  # fmt: skip
-        self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max)
+        self._topic_meter = TopicMeter(settings.broker, self._core, settings.topic_series_max, runtime.delayed.by_topic)
         self._feed = TopicFeed(runtime.coordinator, self._keys)
         self._news = TopicChanges(runtime.coordinator, self._keys, lambda: runtime.lease.is_held, topic_limits)
         self._cluster_meter = ClusterMeter(
@@ -472,6 +472,7 @@ class Broker:
 
         Clients outside have a port of their own, and streams over gRPC only.
         """
+        self._runtime.delayed.on_ask(partial(count_delayed, self._calls))
         members = self._directory_of_members
         inside = Addresses(members, members.client_address, members.stream_port)
         self._streams = TcpStreams(self._services, inside, self._tls_contexts)
@@ -509,7 +510,7 @@ class Broker:
         publications_pb2_grpc.add_PublicationsServicer_to_server(publications, server)  # type: ignore[no-untyped-call]
         dead_letters = DeadLettersServicer(self._services, self._forwards, self._bodies, self._names)
         dead_letters_pb2_grpc.add_DeadLettersServicer_to_server(dead_letters, server)  # type: ignore[no-untyped-call]
-        delayed = DelayedServicer(self._services, self._calls, addresses)
+        delayed = DelayedServicer(self._services, self._calls, addresses, self._runtime.delayed.pending)
         delayed_pb2_grpc.add_DelayedServicer_to_server(delayed, server)  # type: ignore[no-untyped-call]
         balancing = BalancingServicer(self._services, self._controller, self._calls)
         operations_pb2_grpc.add_BalancingServicer_to_server(balancing, server)  # type: ignore[no-untyped-call]
@@ -733,6 +734,7 @@ class Broker:
             "publications_waiting": lambda: runtime.unfinished_publications.waiting_count,
             "publications_waiting_seconds": lambda: runtime.unfinished_publications.waiting_s,
             "publication_bytes": lambda: core.state.carried_bytes,
+            "delayed_overdue_seconds": lambda: runtime.delayed.overdue_s,
             "disk_full": lambda: float(core.is_disk_full),
             "disk_size_bytes": lambda: room.size_bytes,
             "disk_free_bytes": lambda: room.free_bytes,

@@ -16,6 +16,8 @@ from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
 from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.chain import Opening, Seal, open_over, seal_and_open, settle
+from seriatim_broker.core.values.delayed import Amount
+from seriatim_broker.core.values.delayed_messages import DelayedPending
 from seriatim_broker.core.values.delays import KnownDelayLimits
 from seriatim_broker.core.values.log import Batch, PutBatch
 from seriatim_broker.core.values.messages import FORM_DELAYED
@@ -210,6 +212,22 @@ def test_the_record_of_a_sealed_segment_says_until_when_it_is_delayed() -> None:
 
 
 # ---- readers ----------------------------------------------------------------------------------------------
+
+
+def test_what_waits_in_the_partition_has_a_limit() -> None:
+    bench = master()
+    waits = LIMITS.limits.delayed_pending_max
+    assert send(bench, -5_000) is None
+    bench.do(DelayedPending(P, 1, Amount(waits - 1, 5)))
+    assert send(bench, -5_000, number=1) is None
+    bench.do(DelayedPending(P, 1, Amount(waits, 5)))
+    error = send(bench, -5_000, number=2)
+    assert isinstance(error, OverloadedError)
+    assert "10,000,000 delayed messages wait in the partition" in error.message
+    assert send(bench, -5_000, number=3, sequence=1) is None, "it is stored"
+    assert send(bench, 1, number=4, sequence=2) is None, "it is due"
+    bench.do(DelayedPending(P, 1, Amount(5, 5)))
+    assert send(bench, -5_000, number=5, sequence=3) is None
 
 
 def _marked(batch: Batch, flag: int) -> Batch:

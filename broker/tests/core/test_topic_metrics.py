@@ -41,17 +41,18 @@ class Page:
     def __init__(self, *topics: str, series_max: int = 9) -> None:
         self.partitions = [Partition(number, topic) for number, topic in enumerate(topics, 1)]
         core = SimpleNamespace(partitions={one.id: one for one in self.partitions})
-        self.meter = TopicMeter("g0-0", cast(Any, core), series_max)
+        self.pending: dict[str, int] = {}
+        self.meter = TopicMeter("g0-0", cast(Any, core), series_max, lambda: self.pending)
 
-    async def read(self, name: str = "messages") -> dict[str, float]:
+    async def read(self, name: str = "stored_messages") -> dict[str, float]:
         """The values of one metric by topic, after a measurement."""
         await self.meter.measure()
         return {
             sample.labels["topic"]: sample.value
             for family in self.meter.collect()
-            if family.name == f"seriatim_topic_stored_{name}"
+            if family.name == f"seriatim_topic_{name}"
             for sample in family.samples
-            if sample.name.endswith("_total")
+            if not sample.name.endswith("_created")
         }
 
 
@@ -61,7 +62,7 @@ async def test_messages_and_bytes_of_all_partitions_of_a_topic_are_added_up() ->
         partition.add(5)
     assert await page.read() == {"a": 10, "b": 5}
     page.partitions[0].add(1)
-    assert await page.read("bytes") == {"a": 110, "b": 50}
+    assert await page.read("stored_bytes") == {"a": 110, "b": 50}
 
 
 async def test_the_end_of_a_segment_counts_and_what_others_lead_does_not() -> None:
@@ -107,3 +108,12 @@ async def test_ten_thousand_topics_have_as_many_series_as_the_limit_says() -> No
     found = await page.read()
     assert len(found) == 21
     assert sum(found.values()) == sum(1 + partition.id % 7 for partition in page.partitions)
+
+
+async def test_delayed_messages_that_wait_are_added_up_beyond_the_limit_of_series() -> None:
+    page = Page("a", "b", series_max=2)
+    page.partitions[0].add(1)
+    page.pending = {"b": 5, "c": 7}
+    assert await page.read("delayed_pending") == {"a": 0, "b": 5, OTHER: 7}
+    page.pending = {}
+    assert await page.read("delayed_pending") == {"a": 0, "b": 0, OTHER: 0}

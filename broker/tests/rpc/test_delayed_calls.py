@@ -8,10 +8,11 @@ from typing import Any, NoReturn, cast
 import pytest
 from seriatim_api import errors
 from seriatim_api.delayed import CancelOutcome
-from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, MemberId, make_offset
+from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, MemberId, PartitionId, make_offset
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import delayed_pb2, records_pb2
 from seriatim_broker.core.values import delayed_messages as dm
+from seriatim_broker.core.values.delayed import Amount
 from seriatim_broker.core.values.delayed_messages import CancelDelayed, FilterDelayed, ListFiring
 from seriatim_broker.core.values.log import DueRow
 from seriatim_broker.core.values.segment import Segment, SegmentState
@@ -68,9 +69,10 @@ class Cluster:
         self.unserved: set[int] = set()
         self.read_count = 0
         self.storage = self
+        self.pending: dict[tuple[int, int], Amount] = {(7, 2): Amount(5, 500)}
         self.counters = Counters()
         addresses = SimpleNamespace(of=lambda broker: f"{broker}:1")
-        self.servicer = DelayedServicer(cast(Any, self), cast(Any, self), cast(Any, addresses))
+        self.servicer = DelayedServicer(cast(Any, self), cast(Any, self), cast(Any, addresses), self.pending.get)
 
     async def topic(self, name: str) -> records_pb2.TopicRecord:
         self.topics_read.append(name)
@@ -106,6 +108,8 @@ class Cluster:
 
     async def delayed(self, broker: str, _method: str, request: Any, deadline_s: float) -> Any:
         assert deadline_s > 0
+        if _method == "CountDelayed":
+            return await self.servicer.CountDelayed(request, Context(is_forwarded=True))
         self.called.append((broker, [*request.offsets] if _method == "CancelDelayed" else [*request.segments]))
         answer = self.answers.pop(0)
         if isinstance(answer, errors.SeriatimError):
@@ -313,3 +317,8 @@ async def test_a_list_that_was_passed_on_has_the_segments_of_this_server_only(cl
     assert (list(page.unserved), page.cancelled_count) == ([2], 1)
     page = await cluster.list(Context(is_forwarded=True), segments=[1], after={"due_ms": 10, "offset": 0})
     assert page.cancelled_count == 0, "only the first page has it"
+
+
+async def test_a_broker_says_what_waits_in_the_segments_that_it_serves(cluster: Cluster) -> None:
+    asked = [(PartitionId(7), 1), (PartitionId(7), 2)]
+    assert await delayed.count_delayed(cast(Any, cluster), "g1-0", asked, 2.0) == [None, Amount(5, 500)]

@@ -208,14 +208,14 @@ async def test_a_batch_over_the_limits_of_its_topic_is_refused(
 
 
 async def test_a_delayed_batch_comes_with_the_limits_of_its_topic(services: Services, core: QuietCore) -> None:
-    settings = records_pb2.TopicSettings(delay_max_ms=0, delayed_pending_max=7)
+    settings = records_pb2.TopicSettings(delay_max_ms=0, delayed_pending_max=7, retention_bytes=5)
     services.topic_limits.change("t1", records_pb2.TopicRecord(partition_ids=[1], settings=settings))
     call = Call(services)
     for partition in (1, 2):
         call.send(partition, flags=FLAG_DELAYED)
     await core.until_count(2)
     assert [event.delays for event in core.appends] == [
-        KnownDelayLimits(DelayLimits(0, 7), are_current=False),
+        KnownDelayLimits(DelayLimits(0, 7), are_current=False, retention_bytes=5),
         KnownDelayLimits(DelayLimits(), are_current=False),
     ]
     services.topic_limits.is_current = lambda: True

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from seriatim_api.v1 import common_pb2 as seriatim_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19seriatim/v1/delayed.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/common.proto\"I\n\x14\x43\x61ncelDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07offsets\x18\x03 \x03(\x04\"`\n\x15\x43\x61ncelDelayedResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.seriatim.v1.CancelledMessage\x12\x16\n\x0eserver_address\x18\x02 \x01(\t\"s\n\x10\x43\x61ncelledMessage\x12)\n\x06result\x18\x01 \x01(\x0e\x32\x19.seriatim.v1.CancelResult\x12\x11\n\tstored_at\x18\x02 \x01(\x04\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.seriatim.v1.Error\"\x93\x01\n\x12ListDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08until_ms\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\r\x12(\n\x05\x61\x66ter\x18\x05 \x01(\x0b\x32\x19.seriatim.v1.DelayedPlace\x12\x10\n\x08segments\x18\x06 \x03(\r\".\n\x0c\x44\x65layedPlace\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\\\n\x0f\x44\x65layedMessages\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x15\n\rmessage_count\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\"\x95\x01\n\x13ListDelayedResponse\x12*\n\x04rows\x18\x01 \x03(\x0b\x32\x1c.seriatim.v1.DelayedMessages\x12\'\n\x04next\x18\x02 \x01(\x0b\x32\x19.seriatim.v1.DelayedPlace\x12\x10\n\x08unserved\x18\x03 \x03(\r\x12\x17\n\x0f\x63\x61ncelled_count\x18\x04 \x01(\x04*\x83\x01\n\x0c\x43\x61ncelResult\x12\x1d\n\x19\x43\x41NCEL_RESULT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43\x41NCEL_RESULT_CANCELLED\x10\x01\x12\x1a\n\x16\x43\x41NCEL_RESULT_TOO_LATE\x10\x02\x12\x1b\n\x17\x43\x41NCEL_RESULT_NOT_FOUND\x10\x03\x32\xb3\x01\n\x07\x44\x65layed\x12V\n\rCancelDelayed\x12!.seriatim.v1.CancelDelayedRequest\x1a\".seriatim.v1.CancelDelayedResponse\x12P\n\x0bListDelayed\x12\x1f.seriatim.v1.ListDelayedRequest\x1a .seriatim.v1.ListDelayedResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19seriatim/v1/delayed.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/common.proto\"I\n\x14\x43\x61ncelDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07offsets\x18\x03 \x03(\x04\"`\n\x15\x43\x61ncelDelayedResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.seriatim.v1.CancelledMessage\x12\x16\n\x0eserver_address\x18\x02 \x01(\t\"s\n\x10\x43\x61ncelledMessage\x12)\n\x06result\x18\x01 \x01(\x0e\x32\x19.seriatim.v1.CancelResult\x12\x11\n\tstored_at\x18\x02 \x01(\x04\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.seriatim.v1.Error\"\x93\x01\n\x12ListDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08until_ms\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\r\x12(\n\x05\x61\x66ter\x18\x05 \x01(\x0b\x32\x19.seriatim.v1.DelayedPlace\x12\x10\n\x08segments\x18\x06 \x03(\r\".\n\x0c\x44\x65layedPlace\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\\\n\x0f\x44\x65layedMessages\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x15\n\rmessage_count\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\"\x95\x01\n\x13ListDelayedResponse\x12*\n\x04rows\x18\x01 \x03(\x0b\x32\x1c.seriatim.v1.DelayedMessages\x12\'\n\x04next\x18\x02 \x01(\x0b\x32\x19.seriatim.v1.DelayedPlace\x12\x10\n\x08unserved\x18\x03 \x03(\r\x12\x17\n\x0f\x63\x61ncelled_count\x18\x04 \x01(\x04\"D\n\x13\x43ountDelayedRequest\x12-\n\x08segments\x18\x01 \x03(\x0b\x32\x1b.seriatim.v1.DelayedSegment\"7\n\x0e\x44\x65layedSegment\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\"A\n\x14\x43ountDelayedResponse\x12)\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x19.seriatim.v1.DelayedCount\"K\n\x0c\x44\x65layedCount\x12\x10\n\x08is_known\x18\x01 \x01(\x08\x12\x15\n\rmessage_count\x18\x02 \x01(\x04\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04*\x83\x01\n\x0c\x43\x61ncelResult\x12\x1d\n\x19\x43\x41NCEL_RESULT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43\x41NCEL_RESULT_CANCELLED\x10\x01\x12\x1a\n\x16\x43\x41NCEL_RESULT_TOO_LATE\x10\x02\x12\x1b\n\x17\x43\x41NCEL_RESULT_NOT_FOUND\x10\x03\x32\x88\x02\n\x07\x44\x65layed\x12V\n\rCancelDelayed\x12!.seriatim.v1.CancelDelayedRequest\x1a\".seriatim.v1.CancelDelayedResponse\x12P\n\x0bListDelayed\x12\x1f.seriatim.v1.ListDelayedRequest\x1a .seriatim.v1.ListDelayedResponse\x12S\n\x0c\x43ountDelayed\x12 .seriatim.v1.CountDelayedRequest\x1a!.seriatim.v1.CountDelayedResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seriatim_api.v1.delayed_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CANCELRESULT']._serialized_start=803
-  _globals['_CANCELRESULT']._serialized_end=934
+  _globals['_CANCELRESULT']._serialized_start=1074
+  _globals['_CANCELRESULT']._serialized_end=1205
   _globals['_CANCELDELAYEDREQUEST']._serialized_start=68
   _globals['_CANCELDELAYEDREQUEST']._serialized_end=141
   _globals['_CANCELDELAYEDRESPONSE']._serialized_start=143
@@ -48,6 +48,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELAYEDMESSAGES']._serialized_end=648
   _globals['_LISTDELAYEDRESPONSE']._serialized_start=651
   _globals['_LISTDELAYEDRESPONSE']._serialized_end=800
-  _globals['_DELAYED']._serialized_start=937
-  _globals['_DELAYED']._serialized_end=1116
+  _globals['_COUNTDELAYEDREQUEST']._serialized_start=802
+  _globals['_COUNTDELAYEDREQUEST']._serialized_end=870
+  _globals['_DELAYEDSEGMENT']._serialized_start=872
+  _globals['_DELAYEDSEGMENT']._serialized_end=927
+  _globals['_COUNTDELAYEDRESPONSE']._serialized_start=929
+  _globals['_COUNTDELAYEDRESPONSE']._serialized_end=994
+  _globals['_DELAYEDCOUNT']._serialized_start=996
+  _globals['_DELAYEDCOUNT']._serialized_end=1071
+  _globals['_DELAYED']._serialized_start=1208
+  _globals['_DELAYED']._serialized_end=1472
 # @@protoc_insertion_point(module_scope)

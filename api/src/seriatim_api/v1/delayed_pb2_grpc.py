@@ -44,6 +44,11 @@ class DelayedStub:
                 request_serializer=seriatim_dot_v1_dot_delayed__pb2.ListDelayedRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_delayed__pb2.ListDelayedResponse.FromString,
                 _registered_method=True)
+        self.CountDelayed = channel.unary_unary(
+                '/seriatim.v1.Delayed/CountDelayed',
+                request_serializer=seriatim_dot_v1_dot_delayed__pb2.CountDelayedRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_delayed__pb2.CountDelayedResponse.FromString,
+                _registered_method=True)
 
 
 class DelayedServicer:
@@ -63,6 +68,13 @@ class DelayedServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CountDelayed(self, request, context):
+        """Between brokers: how much waits in segments that the broker that is asked serves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DelayedServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_DelayedServicer_to_server(servicer, server):
                     servicer.ListDelayed,
                     request_deserializer=seriatim_dot_v1_dot_delayed__pb2.ListDelayedRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_delayed__pb2.ListDelayedResponse.SerializeToString,
+            ),
+            'CountDelayed': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountDelayed,
+                    request_deserializer=seriatim_dot_v1_dot_delayed__pb2.CountDelayedRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_delayed__pb2.CountDelayedResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +148,33 @@ class Delayed:
             '/seriatim.v1.Delayed/ListDelayed',
             seriatim_dot_v1_dot_delayed__pb2.ListDelayedRequest.SerializeToString,
             seriatim_dot_v1_dot_delayed__pb2.ListDelayedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountDelayed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Delayed/CountDelayed',
+            seriatim_dot_v1_dot_delayed__pb2.CountDelayedRequest.SerializeToString,
+            seriatim_dot_v1_dot_delayed__pb2.CountDelayedResponse.FromString,
             options,
             channel_credentials,
             insecure,

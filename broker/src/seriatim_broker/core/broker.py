@@ -97,6 +97,11 @@ class BrokerCore(State):
             handlers.EVENTS[type(event)](broker, self.partitions, event)
 
     @property
+    def has_delayed(self) -> bool:
+        """Whether a log here has delayed batches; perhaps all of them are fired."""
+        return self.state.has_delayed
+
+    @property
     def quarantined(self) -> dict[tuple[PartitionId, int], int]:
         """Quarantined segments, by partition and number, with the number of messages that the disk keeps of each."""
         return self.state.disk.quarantined

@@ -66,6 +66,10 @@ GAUGES: Final = (
         "publication_bytes",
         "Bytes of staged batches that this broker has in memory for publications until they are committed",
     ),
+    (
+        "delayed_overdue_seconds",
+        "Seconds since the oldest delayed message was due that is not fired, of segments served here; 0: none is due",
+    ),
     ("disk_full", "1 while the disk has reached its reserve, otherwise 0"),
     ("disk_size_bytes", "Bytes of the file system that has the data directory"),
     ("disk_free_bytes", "Free bytes on the disk"),

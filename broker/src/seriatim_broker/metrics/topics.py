@@ -1,5 +1,7 @@
 """The metrics of topics, for Prometheus: messages and bytes that this broker stored as the master of their partitions.
 
+A gauge beside them says how many delayed messages wait, as `runtime.duties.delayed_counts` has counted them.
+
 Their labels name a topic, so their number is limited: `topic_series_max` topics have series of their own, those that
 took the most bytes lately, and all others are added up under `(other)`. A topic keeps its series until another one took
 twice as much. So series do not come and go, and no counter of `(other)` ever falls.
@@ -14,10 +16,10 @@ left out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from seriatim_api.ids import PartitionId
 from seriatim_api.publications import STAGE_TOPIC
 
@@ -54,12 +56,16 @@ class TopicMeter:
         broker: The value of the label `broker`.
         core: The core.
         series_max: How many topics have series of their own.
+        pending: Returns how many delayed messages wait in the segments that this broker serves, by topic.
     """
 
-    def __init__(self, broker: str, core: Leads, series_max: int) -> None:
+    def __init__(
+        self, broker: str, core: Leads, series_max: int, pending: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
         self._broker = broker
         self._core = core
         self._series_max = series_max
+        self._pending = pending
         self._is_read = asyncio.Event()
         self._seen: dict[PartitionId, dict[int, tuple[int, int]]] = {}  # messages and bytes of logs, by segment
         self._weights: dict[str, float] = {}  # bytes that topics took; those of the measurement before count half
@@ -118,7 +124,7 @@ class TopicMeter:
             is_shown = topic in self._totals
             return -weights.get(topic, 0.0) * (KEEPS_SERIES if is_shown else 1), not is_shown, topic
 
-        known = {*weights, *self._totals} - {OTHER}
+        known = {*weights, *self._totals, *self._pending()} - {OTHER}
         shown = sorted(known, key=rank)[: self._series_max]
         totals = {topic: self._totals.get(topic, (0, 0)) for topic in sorted(shown)}
         if len(known) > len(shown) or OTHER in self._totals:
@@ -137,3 +143,15 @@ class TopicMeter:
             for topic, counts in self._totals.items():
                 counter.add_metric([self._broker, topic], counts[place])
             yield counter
+        pending = dict.fromkeys(self._totals, 0)
+        for topic, messages in self._pending().items():
+            name = topic if topic in pending else OTHER
+            pending[name] = pending.get(name, 0) + messages
+        gauge = GaugeMetricFamily(
+            "seriatim_topic_delayed_pending",
+            "Messages that wait to be fired, of segments that this broker serves, by topic",
+            labels=["broker", "topic"],
+        )
+        for topic, messages in pending.items():
+            gauge.add_metric([self._broker, topic], messages)
+        yield gauge

@@ -40,6 +40,7 @@ from .driver.coordinator_requests import CoordinatorRequests
 from .driver.driver import Core, Driver
 from .driver.links import Links
 from .driver.traffic import Measured, MeasureTraffic, Traffic
+from .duties.delayed_counts import DelayedCounts
 from .duties.deleted_consumer_groups import DeletedConsumerGroups
 from .duties.restart_gate import RestartGate
 from .duties.retention import Retention, RetentionSettings
@@ -174,6 +175,7 @@ class Runtime:
         self.retention = Retention(
             coordinator, keys, self.driver, ground.storage, clock, retention, self.stage_floors, self.lost_records
         )  # fmt: skip
+        self.delayed = DelayedCounts(core, self.driver, ground.storage, clock, broker)
         self.is_there = caretaker.is_there
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
@@ -200,6 +202,7 @@ class Runtime:
             ("controller", self.controller.run()),
             ("deleted groups", self._deleted_consumer_groups.run()),
             ("retention", self.retention.run()),
+            ("counts of delayed messages", self.delayed.run()),
         ]
 
     async def _watch_room(self) -> None:

@@ -54,9 +54,8 @@ def look(broker: BrokerState, partition: Partition, no: int) -> None:
     known, log = partition.firing.get(no), partition.logs.get(no)
     if known is not None and log is not None:
         if not known.ahead.reading:  # what was appended during a read may be above what it finds, or in it
-            for row in log.fresh or ():
+            for row in log.take_fresh():
                 known.ahead.add(row, broker.now.wall_ms + AHEAD_MS)
-            log.fresh = []
         ledger.finish(partition, known)
         if log.start > known.passed.floor:
             known.trim(log.start)

@@ -11,7 +11,7 @@ from ..state.broker import BrokerState
 from ..state.delayed import ALL, Firing, just_before
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
-from ..values.delayed_messages import DelayedFiltered, FilterDelayed, FiringListed, ListFiring
+from ..values.delayed_messages import DelayedFiltered, DelayedPending, FilterDelayed, FiringListed, ListFiring
 from ..values.log import DueRow
 from . import serving
 
@@ -33,7 +33,7 @@ def list_firing(broker: BrokerState, partition: Partition, event: ListFiring) ->
             if firing is None:
                 unserved.append(no)
                 continue
-            begin = _begin(firing, log)
+            begin = first_left(firing, log)
             if begin < ALL:
                 served.append((no, begin))
             cancelled_count += sum(bits.bit_count() for bits in firing.cancelled.blocks.values())
@@ -42,9 +42,10 @@ def list_firing(broker: BrokerState, partition: Partition, event: ListFiring) ->
     broker.out.emit(FiringListed(event.request, tuple(served), tuple(unserved), cancelled_count))
 
 
-def _begin(firing: Firing, log: SegmentLog) -> tuple[int, int]:
+def first_left(firing: Firing, log: SegmentLog) -> tuple[int, int]:
     """A due time and an index: all rows up to there are passed, or in volleys. `ALL`: nothing is left."""
-    known = min((*firing.ahead.rows[:1], *(log.fresh or ())), default=None)
+    fresh = log.delayed.fresh if log.delayed is not None else None
+    known = min((*firing.ahead.rows[:1], *(fresh or ())), default=None)
     return firing.ahead.upto if known is None else min(firing.ahead.upto, just_before(known))
 
 
@@ -60,6 +61,13 @@ def filter_delayed(broker: BrokerState, partition: Partition, event: FilterDelay
     readable = partition.logs[event.segment_no].readable_below
     left = [_left(firing, row) for row in event.rows if row.index < readable]
     broker.out.emit(DelayedFiltered(event.request, tuple(row for row in left if row is not None), None))
+
+
+def on_pending(_broker: BrokerState, partition: Partition, event: DelayedPending) -> None:
+    """This is how much waits in the partition: the limits of the topic are held against it."""
+    log = partition.logs.get(event.segment_no)
+    if log is not None and log.delayed is not None:
+        log.delayed.pending = event.amount
 
 
 def _left(firing: Firing, row: DueRow) -> DueRow | None:

@@ -66,7 +66,7 @@ def take_up(broker: BrokerState, partition: Partition, no: int) -> Firing | None
             broker.poll(LOOK_US, TimerKind.DELAYED, partition.id, no)
             return None
         partition.firing = put(partition.firing, no, firing)
-        log.fresh = []
+        log.take_fresh()  # the rows are on the disk
     return firing if ledger.is_common(firing, firing.begun) else None
 
 
@@ -106,8 +106,8 @@ def stop(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     partition.firing = drop(partition.firing, firing.no)
     broker.count_forwarding((partition.id, firing.name), 0)
     log = partition.logs.get(firing.no)
-    if log is not None:
-        log.fresh = ()
+    if log is not None and log.delayed is not None:
+        log.delayed.fresh = None
     for one in (*firing.cancels, *firing.reads.values()):
         try_again(broker, one.request, f"another broker serves segment {firing.no} now")
 

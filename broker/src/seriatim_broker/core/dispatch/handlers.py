@@ -289,6 +289,7 @@ EVENTS: dict[type, Handler] = {
     dm.CancelDelayed: _at(cancelling.cancel),
     dm.ListFiring: _at(listing.list_firing),
     dm.FilterDelayed: _at(listing.filter_delayed),
+    dm.DelayedPending: _at(listing.on_pending),
     ev.ResolveProducer: _at(routes.on_resolve),
     ev.ResolveConsumer: _at(questions.on_resolve),
     ev.DescribeConsumerGroup: _at(questions.on_describe),

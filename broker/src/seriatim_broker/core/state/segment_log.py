@@ -14,6 +14,7 @@ from typing import NamedTuple
 from seriatim_api.batch import FLAG_DELAYED, BatchHeader, chain_is_intact, place
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 
+from ..values.delayed import NONE_WAIT, Amount
 from ..values.delays import due_time_at
 from ..values.kinds import TimerKind
 from ..values.log import (
@@ -41,7 +42,7 @@ COUNT_US = 1_000_000
 
 
 FRESH_MS = 1_000
-"""Rows of delayed batches are in `SegmentLog.fresh` for at most this long."""
+"""Rows of delayed batches are in `Delayed.fresh` for at most this long."""
 
 
 class Waiting(NamedTuple):
@@ -103,6 +104,25 @@ class Answered(NamedTuple):
     table: Table
 
 
+class Delayed(State):
+    """What a log knows of its delayed batches. Perhaps all of them are fired.
+
+    Attributes:
+        until_ms: None of them is due later, also of those that were cut off.
+        fresh: What was appended since the server of the segment looked; None: this member does not serve it.
+        appended: What was appended since the log is in memory, also what was cut off.
+        pending: What waits in all segments of the partition, as far as this member, the master, knows.
+    """
+
+    __slots__ = ("appended", "fresh", "pending", "until_ms")
+
+    def __init__(self, until_ms: int) -> None:
+        self.until_ms = until_ms
+        self.fresh: list[DueRow] | None = None
+        self.appended = NONE_WAIT
+        self.pending = NONE_WAIT
+
+
 class SegmentLog(State):
     """One segment on one member."""
 
@@ -111,12 +131,11 @@ class SegmentLog(State):
         "answered",
         "commit",
         "content_no",
-        "delayed_until_ms",
+        "delayed",
         "durable",
         "flushed",
         "flushed_append_ms",
         "followers",
-        "fresh",
         "heard",
         "held",
         "is_from_disk",
@@ -172,10 +191,7 @@ class SegmentLog(State):
         self.heard: Heard | None = None  # of a master, from its first batch on
         self.content_no = 0
         self.suspect = False
-        # What was appended with a due time since the server of the segment looked. None: the log has no delayed batch;
-        # (): this member does not serve it. Perhaps all are fired.
-        self.fresh: list[DueRow] | tuple[()] | None = None
-        self.delayed_until_ms = 0  # no delayed batch is due later, perhaps of those that were cut off; 0: there is none
+        self.delayed: Delayed | None = None  # None: there is no batch that was delayed when it was stored
         self.is_from_disk = False  # this member run did not open it, so the disk may be an older copy
 
     @classmethod
@@ -215,8 +231,7 @@ class SegmentLog(State):
         #   2. As answers the fence with tail 1 and no append time.
         #   3. The next master's clock says 12:00:05, and b is appended then: append time goes back.
         log.last_append_ms = found.last_append_ms
-        log.delayed_until_ms = found.delayed_until_ms
-        log.fresh = () if found.delayed_until_ms else None
+        log.delayed = Delayed(found.delayed_until_ms) if found.delayed_until_ms else None
         log.uncertain_bytes = sum(batch.size_bytes for batch in log.uncertain)
         # Rule `start-folds` (I9): a start takes up the batches that the table on the disk does not have yet. Without
         # it:
@@ -326,7 +341,19 @@ class SegmentLog(State):
     @property
     def has_delayed(self) -> bool:
         """Whether there is a batch that was delayed when it was stored. Perhaps all of them are fired."""
-        return self.fresh is not None
+        return self.delayed is not None
+
+    @property
+    def delayed_until_ms(self) -> int:
+        """No delayed batch is due later, perhaps of those that were cut off; 0: there is none."""
+        return self.delayed.until_ms if self.delayed is not None else 0
+
+    def take_fresh(self) -> Sequence[DueRow]:
+        """What was appended with a due time since the last call. From now on, this member serves the segment."""
+        if self.delayed is None:
+            return ()
+        fresh, self.delayed.fresh = self.delayed.fresh, []
+        return fresh or ()
 
     # ---- growing ----
 
@@ -417,15 +444,16 @@ class SegmentLog(State):
 
     def _note_delayed(self, broker: BrokerState, row: DueRow) -> None:
         """A delayed batch is taken: have the server of the segment look when it is due, if that is this member."""
-        self.delayed_until_ms = max(self.delayed_until_ms, row.due_ms)
-        if isinstance(self.fresh, list):
-            self.fresh.append(row)
-            wait_ms = min(max(row.due_ms - broker.now.wall_ms, 0), FRESH_MS)
-            broker.poll(wait_ms * 1000, TimerKind.DELAYED, self.partition, self.no)
-        elif self.fresh is None:
-            self.fresh = ()
+        if self.delayed is None:
+            self.delayed = Delayed(row.due_ms)
             broker.has_delayed = True
             broker.poll(0, TimerKind.DELAYED, self.partition, self.no)
+        elif self.delayed.fresh is not None:
+            self.delayed.fresh.append(row)
+            wait_ms = min(max(row.due_ms - broker.now.wall_ms, 0), FRESH_MS)
+            broker.poll(wait_ms * 1000, TimerKind.DELAYED, self.partition, self.no)
+        self.delayed.until_ms = max(self.delayed.until_ms, row.due_ms)
+        self.delayed.appended = self.delayed.appended.plus(Amount(row.message_count, row.size_bytes))
 
     def _fold(self, broker: BrokerState, committed: int) -> None:
         """All below the index is committed: the producer table may forget. Producer runs of who went are forgotten too.

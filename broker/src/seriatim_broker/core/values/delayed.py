@@ -95,6 +95,20 @@ class VolleyRecord(NamedTuple):
     span: Span
 
 
+class Amount(NamedTuple):
+    """Delayed messages, and their bytes with headers."""
+
+    messages: int
+    size_bytes: int
+
+    def plus(self, other: Amount) -> Amount:
+        """Both together."""
+        return Amount(self.messages + other.messages, self.size_bytes + other.size_bytes)
+
+
+NONE_WAIT: Final = Amount(0, 0)
+
+
 class VolleyRow(NamedTuple):
     """The body of a volley, and what the header of its batch says about it.
 

@@ -9,7 +9,7 @@ from seriatim_api.delayed import CancelOutcome
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId
 
-from .delayed import Span, VolleyRow
+from .delayed import Amount, Span, VolleyRow
 from .log import DueRow
 
 # ---- effects --------------------------------------------------------------------------------------------
@@ -200,4 +200,15 @@ class FilterDelayed:
     rows: tuple[DueRow, ...]
 
 
-DelayedEvent = DueRead | VolleyRead | DelayedFound | VolleysStored | CancelDelayed | ListFiring | FilterDelayed
+@dataclass(frozen=True, slots=True)
+class DelayedPending:
+    """How much waits in a partition, as the master of its open segment has it from the servers of all segments."""
+
+    partition: PartitionId
+    segment_no: int
+    amount: Amount
+
+
+DelayedEvent = (
+    DueRead | VolleyRead | DelayedFound | VolleysStored | CancelDelayed | ListFiring | FilterDelayed | DelayedPending
+)

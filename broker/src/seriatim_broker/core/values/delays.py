@@ -12,6 +12,8 @@ from seriatim_api.delay_limits import DAY_MS, DelayLimits
 from seriatim_api.errors import BadRequestError, OverloadedError, SeriatimError
 from seriatim_api.retry import DEAD_LETTER_END
 
+from .delayed import Amount
+
 
 class KnownDelayLimits(NamedTuple):
     """The limits of a topic, and whether they are surely those of its record.
@@ -19,10 +21,12 @@ class KnownDelayLimits(NamedTuple):
     Attributes:
         limits: The limits.
         are_current: Whether the broker follows the topics, and the coordinator has answered within the last seconds.
+        retention_bytes: What retention keeps of a partition; 0: no limit.
     """
 
     limits: DelayLimits = DelayLimits()
     are_current: bool = True
+    retention_bytes: int = 0
 
     def refusal(self, delay_ms: int) -> SeriatimError | None:
         """The error of a batch with this delay, more than 0; None if the topic takes it.
@@ -46,6 +50,29 @@ class KnownDelayLimits(NamedTuple):
         return BadRequestError(
             f"the delay is {delay_ms} ms, and delay_max_ms of the topic is {most_ms} ({most_ms / DAY_MS:g} days): "
             "nothing was stored. Send later or with a shorter delay, or raise delay_max_ms"
+        )
+
+    def refusal_if_full(self, pending: Amount) -> SeriatimError | None:
+        """The error of one more delayed batch, if this much waits in the partition; None if the topic takes it.
+
+        What waits may take half of `retention_bytes`. Without that, retention would have it moved again and again.
+        """
+        most = self.limits.delayed_pending_max
+        if pending.messages >= most:
+            why = f"{pending.messages:,} delayed messages wait in the partition, and delayed_pending_max is {most:,}"
+            remedy = "delayed_pending_max"
+        elif self.retention_bytes and pending.size_bytes * 2 >= self.retention_bytes:
+            why = (
+                f"delayed messages of {pending.size_bytes:,} bytes wait in the partition, which is half of its "
+                f"retention_bytes ({self.retention_bytes:,}) or more"
+            )
+            remedy = "retention_bytes"
+        else:
+            return None
+        return OverloadedError(
+            f"{why}: nothing was stored; the producer sends it again. Wait until messages are due, cancel some, or "
+            f"raise {remedy} of the topic",
+            retry_after_ms=1_000,
         )
 
 

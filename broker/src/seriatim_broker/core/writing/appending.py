@@ -30,6 +30,7 @@ from ..state.broker import BrokerState
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog, Waiting
 from ..values import delays
+from ..values.delayed import NONE_WAIT
 from ..values.effects import AppendAccepted, AppendRefused, RouteInfo
 from ..values.events import AckLevel, Append
 from ..values.kinds import TimerKind
@@ -162,7 +163,7 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
             or _sequence_refusal(broker, partition, log, event, last)
         )
         if error is None and not is_repeat:
-            error = event.refuse_new or _delay_refusal(broker, event) or _capacity_refusal(broker, log, event)
+            error = event.refuse_new or _delay_refusal(broker, log, event) or _capacity_refusal(broker, log, event)
         if not isinstance(error, errors.TooManyProducersError):  # a producer without room leaves no trace
             log.runs = put(log.runs, event.header.producer, (event.producer_run, error is not None))
     if error is not None:
@@ -395,8 +396,8 @@ def _is_repeat(last: Entry | None, event: Append) -> bool:
     return last is not None and sent <= (last.epoch, last.last_sequence)
 
 
-def _delay_refusal(broker: BrokerState, event: Append) -> errors.SeriatimError | None:
-    """The refusal of a batch that was not stored before and is delayed for too long, or fired too early.
+def _delay_refusal(broker: BrokerState, log: SegmentLog, event: Append) -> errors.SeriatimError | None:
+    """The refusal of a batch that was not stored before and is delayed for too long, one too many, or fired too early.
 
     Rule `two-clocks` (D4): a message is fired early only if two clocks are wrong. Without it:
       1. The clock of the server of a segment is an hour ahead. It fires what is due within the hour.
@@ -420,7 +421,10 @@ def _delay_refusal(broker: BrokerState, event: Append) -> errors.SeriatimError |
             "the brokers of this cluster do not all take delayed messages: nothing was stored. Send it without a delay"
         )
     delay_ms = -header.due_time_ms if header.due_time_ms < 0 else header.due_time_ms - wall_ms
-    return event.delays.refusal(delay_ms) if delay_ms > 0 else None
+    if delay_ms <= 0:
+        return None
+    pending = log.delayed.pending if log.delayed is not None else NONE_WAIT
+    return event.delays.refusal(delay_ms) or event.delays.refusal_if_full(pending)
 
 
 def _capacity_refusal(broker: BrokerState, log: SegmentLog, event: Append) -> errors.SeriatimError | None:

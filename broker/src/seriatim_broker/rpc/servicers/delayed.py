@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from seriatim_api.delayed import CancelOutcome
@@ -24,6 +24,7 @@ from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, PartitionId, check_name, mak
 from seriatim_api.status import error_from_proto, error_to_proto
 from seriatim_api.v1 import delayed_pb2, delayed_pb2_grpc
 
+from ...core.values.delayed import Amount
 from ...core.values.delayed_messages import (
     CancelDelayed,
     DelayedCancelled,
@@ -75,12 +76,20 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
         services: Of this broker.
         calls: Calls to other brokers.
         addresses: What the clients of this port learn about where brokers are.
+        pending: What waits in a segment that this broker serves (`DelayedCounts.pending`).
     """
 
-    def __init__(self, services: Services, calls: BrokerCalls, addresses: Addresses) -> None:
+    def __init__(
+        self,
+        services: Services,
+        calls: BrokerCalls,
+        addresses: Addresses,
+        pending: Callable[[tuple[PartitionId, int]], Amount | None],
+    ) -> None:
         self._services = services
         self._calls = calls
         self._addresses = addresses
+        self._pending = pending
         self._own = services.identity.member.broker
 
     async def _partition(self, topic: str, number: int) -> PartitionId:
@@ -307,6 +316,32 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
 
     async def _filter(self, partition: PartitionId, no: int, rows: Sequence[DueRow], left_s: float) -> Any:
         return await self._services.ask_core(lambda number: FilterDelayed(number, partition, no, tuple(rows)), left_s)
+
+    @typed_errors
+    async def CountDelayed(  # noqa: N802
+        self, request: delayed_pb2.CountDelayedRequest, _context: Any
+    ) -> delayed_pb2.CountDelayedResponse:
+        """What waits in segments that this broker serves."""
+        found = (self._pending((PartitionId(one.partition_id), one.segment)) for one in request.segments)
+        return delayed_pb2.CountDelayedResponse(
+            counts=[
+                delayed_pb2.DelayedCount()
+                if one is None
+                else delayed_pb2.DelayedCount(is_known=True, message_count=one.messages, size_bytes=one.size_bytes)
+                for one in found
+            ]
+        )
+
+
+async def count_delayed(
+    calls: BrokerCalls, broker: str, segments: Sequence[tuple[PartitionId, int]], deadline_s: float
+) -> list[Amount | None]:
+    """Ask another broker what waits in segments that it serves. None: it does not know."""
+    request = delayed_pb2.CountDelayedRequest(
+        segments=[delayed_pb2.DelayedSegment(partition_id=partition, segment=no) for partition, no in segments]
+    )
+    told: delayed_pb2.CountDelayedResponse = await calls.delayed(broker, "CountDelayed", request, deadline_s)
+    return [Amount(one.message_count, one.size_bytes) if one.is_known else None for one in told.counts]
 
 
 def _in_segment(after: Place, no: int) -> Place:

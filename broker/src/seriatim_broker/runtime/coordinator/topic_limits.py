@@ -20,6 +20,7 @@ class _Limits(NamedTuple):
     sizes: SizeLimits | None = None
     delays: DelayLimits = DelayLimits()
     is_exclusive: bool = False
+    retention_bytes: int = 0
 
 
 _DEFAULTS: Final = _Limits()
@@ -52,7 +53,8 @@ class TopicLimits:
 
     def delays(self, partition: int) -> KnownDelayLimits:
         """The limits of delays of a partition's topic."""
-        return KnownDelayLimits(self._by_partition.get(partition, _DEFAULTS).delays, self.is_current())
+        known = self._by_partition.get(partition, _DEFAULTS)
+        return KnownDelayLimits(known.delays, self.is_current(), known.retention_bytes)
 
     def is_exclusive(self, partition: int) -> bool:
         """Whether a partition's topic takes messages of exclusive producers only."""
@@ -74,7 +76,9 @@ class TopicLimits:
         if record.state == records_pb2.TOPIC_STATE_READY:
             self._ready[topic] = tuple(record.partition_ids)
         settings = record.settings
-        limits = _Limits(self.of_settings(settings), delay_limits_of(settings), settings.exclusive_only)
+        limits = _Limits(
+            self.of_settings(settings), delay_limits_of(settings), settings.exclusive_only, settings.retention_bytes
+        )
         if limits != _DEFAULTS:
             partitions = (*record.partition_ids, *record.growing_partition_ids)
             self._partitions[topic] = partitions

@@ -105,6 +105,10 @@ class Core(Protocol):
     def partitions(self) -> Mapping[PartitionId, Partition]:
         """The partitions of which this disk has something."""
 
+    @property
+    def has_delayed(self) -> bool:
+        """Whether a log here has delayed batches; perhaps all of them are fired."""
+
     def start(self, now: Moment) -> list[fx.Effect]:
         """Start. Returns the first effects."""
 
