@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from seriatim_api.errors import NotServingError
 from seriatim_broker.core.values import delayed_messages as dm
+from seriatim_broker.core.values.delayed import DONE
 from seriatim_broker.core.values.log import DueRow
+from seriatim_broker.core.values.states import put
 
 from .support import P
-from .test_firing import Firing
+from .test_firing import NAME, Firing
 
 
 @pytest.fixture
@@ -77,6 +79,20 @@ def test_segments_that_are_not_served_here_are_named(bench: Firing) -> None:
     assert ([no for no, _ in found.segments], found.unserved) == ([1], (2,))
     refused = ask(bench, dm.FilterDelayed, 2, (DueRow(1, 0, 1, 1),))
     assert isinstance(refused.error, NotServingError)
+
+
+def test_each_member_knows_that_nothing_of_a_segment_is_left(bench: Firing) -> None:
+    bench.send(900, count=4)
+    bench.serve()
+    bench.cancel(1)
+    bench.serve()
+    rows = bench.part.ledger_rows
+    bench.part.ledger_rows = put(rows, NAME, {**rows[NAME], DONE: b""})
+    bench.part.firing = {}
+    bench.lag = True
+    found = ask(bench, dm.ListFiring, (1,))
+    assert (found.segments, found.unserved, found.cancelled_count) == ((), (), 1)
+    assert not bench.part.firing, "it is not begun again"
 
 
 def test_a_segment_whose_server_may_not_act_has_no_server_now(bench: Firing) -> None:

@@ -63,6 +63,12 @@ def is_done(partition: Partition, no: int) -> bool:
     return DONE in partition.ledger_rows.get(ledger_name(no), {})
 
 
+def cancelled_count(partition: Partition, no: int) -> int:
+    """How many messages of the segment were cancelled, as this disk says."""
+    rows = read_delay_rows(partition.ledger_rows.get(ledger_name(no), {}).items())
+    return sum(bits.bit_count() for bits in rows.cancelled.values())
+
+
 def is_common(firing: Firing, serial: int) -> bool:
     """Whether a control record counts: every eligible and joining member has it, or a later one."""
     return serial not in firing.ledger.replications

@@ -13,7 +13,7 @@ from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
 from ..values.delayed_messages import DelayedFiltered, DelayedPending, FilterDelayed, FiringListed, ListFiring
 from ..values.log import DueRow
-from . import serving
+from . import ledger, serving
 
 
 def list_firing(broker: BrokerState, partition: Partition, event: ListFiring) -> None:
@@ -24,7 +24,10 @@ def list_firing(broker: BrokerState, partition: Partition, event: ListFiring) ->
     cancelled_count = 0
     for no in event.segments:
         segment, log = chain.segment(no) if chain is not None else None, partition.logs.get(no)
-        if segment is None or not serving.is_server(broker, segment):
+        if segment is not None and ledger.is_done(partition, no):
+            # Not from the server: it would begin with the segment, write that it is done, and forget it, each time.
+            cancelled_count += ledger.cancelled_count(partition, no)
+        elif segment is None or not serving.is_server(broker, segment):
             unserved.append(no)
             if segment is not None and segment.server != broker.member:
                 serving.ask_for_server(broker, partition, segment)
