@@ -187,6 +187,17 @@ def test_a_delayed_message_is_fired_when_it_is_due_and_not_before(bench: Firing)
     assert bench.volleys() == []
 
 
+def test_a_clock_that_is_set_right_wakes_what_is_due(bench: Firing) -> None:
+    bench.send()
+    bench.serve()
+    bench.wall_jump_ms = -3_600_000
+    bench.until_due(SOON_MS + 1_000)
+    assert bench.volleys() == []
+    bench.wall_jump_ms = 0
+    bench.until_due(200)
+    assert bench.volleys() == [[0]]
+
+
 def test_what_is_appended_during_a_read_is_fired(bench: Firing) -> None:
     bench.is_slow = True
     bench.send()

@@ -15,6 +15,7 @@ counts messages. So a later server's first volley fences what an earlier one may
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Final
 
 from seriatim_api.batch import FLAG_FIRED, make_header
@@ -41,6 +42,9 @@ AHEAD_MS: Final = 2_000
 
 ROWS_PER_READ: Final = 512
 """The server reads that many rows at once, and the next ones when fewer than half of them are left."""
+
+CLOCK_SET_MS: Final = 100
+"""Between two heartbeats, the wall clock goes by less than this faster or slower than the monotonic one."""
 
 COMMIT_US: Final = 2_000
 """A batch that is due and not committed is looked at again after this long."""
@@ -88,6 +92,19 @@ def on_peer_dead(broker: BrokerState, partition: Partition, dead: str) -> None:
     for segment in partition.chain.segments if broker.has_delayed else ():
         if segment.server.broker == dead:
             serving.replace_missing(broker, partition, segment)
+
+
+def look_at_clock(broker: BrokerState, partitions: Iterable[Partition]) -> None:
+    """If the wall clock was set, other messages are due than the timers know: look at all that waits here.
+
+    Without it: 1. The clock is an hour behind, and a message that is due in a second waits for its timer, up to
+    `LOOK_US`. 2. The clock is set right. 3. The message is late by what is left of that.
+    """
+    before_ms, broker.clock_ahead_ms = broker.clock_ahead_ms, broker.now.wall_ms - broker.now.mono_us // 1000
+    if abs(broker.clock_ahead_ms - before_ms) >= CLOCK_SET_MS:
+        for partition in partitions:
+            for no in partition.firing:
+                broker.poll(0, TimerKind.DELAYED, partition.id, no)
 
 
 def on_pump_due(broker: BrokerState, partition: Partition, no: int) -> None:

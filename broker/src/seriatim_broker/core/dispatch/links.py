@@ -183,6 +183,7 @@ def beat(broker: BrokerState, partitions: Partitions) -> None:
         return  # this timer was set before brokers began to need heartbeats more often
     asleep = bool(due_us) and now - due_us > min(config.silence_us, config.slow_silence_us) // 2
     disks.look_at_own(broker, asleep)
+    firing.look_at_clock(broker, partitions.values())
     broker.set_beat(now + broker.beat_pause_us())
     silent_us = broker.links.beat_due_us  # when the first watched broker will have been silent for too long
     for name, link in list(broker.links.by_broker.items()):
