@@ -9,6 +9,7 @@ from seriatim_api import errors
 from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, parse_header
 from seriatim_api.delayed import CancelOutcome, fire_producer
 from seriatim_api.ids import INDEX_MAX, make_offset
+from seriatim_broker.core.delayed.firing import AHEAD_MS
 from seriatim_broker.core.state import delayed as delayed_state
 from seriatim_broker.core.state.delayed import ALL, ROWS_MAX, Ahead
 from seriatim_broker.core.values import delayed_messages as dm
@@ -61,15 +62,18 @@ class Firing(Bench):
         bench.clear()
         return bench
 
-    def send(self, due_ms: int = SOON_MS, count: int = 1, *, committed: bool = True, body: bytes = b"body") -> int:
+    def send(
+        self, due_ms: int = SOON_MS, count: int = 1, *, committed: bool = True, written: bool = True, body: bytes = b"b"
+    ) -> int:
         """A client sends a batch that is due so long from now. Returns its first index."""
         index = self.part.logs[1].tail
         self.requests += 1
         sent = header(self.next_sequence, count, flags=FLAG_DELAYED, due_time_ms=self.wall_ms + due_ms, body=body)
         self.do(ev.Append(self.requests, P, sent, body, 1, self.next_sequence == 0, ev.AckLevel.REPLICATED_FLUSHED))
         self.next_sequence += count
-        self.persist()
-        if committed:
+        if written:
+            self.persist()
+        if committed and written:
             self.ack(M01, index + count)
         return index
 
@@ -210,6 +214,24 @@ def test_what_is_appended_during_a_read_is_fired(bench: Firing) -> None:
     bench.do(dm.DueRead(read.serial, P, 1, (next(row for b in bench.batches() if (row := DueRow.of(b.header))),)))
     bench.serve()
     assert sorted(index for volley in bench.fired() for index in volley) == [0, 1]
+
+
+def test_what_is_not_on_the_disk_yet_is_not_looked_for_there(bench: Firing) -> None:
+    bench.send(60_000)
+    bench.serve()
+    bench.send(AHEAD_MS + 50, written=False)
+    bench.send(10, written=False)  # the server looks
+    bench.is_slow = True
+    bench.wait(100 * MS, (M01,))  # it is due so soon that it must be in memory
+    for read in bench.all(dm.ReadDue):
+        if read.serial not in bench.answered:
+            bench.answered.add(read.serial)
+            bench.do(dm.DueRead(read.serial, P, 1, ()))
+    bench.is_slow = False
+    bench.persist()
+    bench.ack(M01, 3)
+    bench.until_due(AHEAD_MS)
+    assert sorted(bench.fired()) == [[1], [2]]
 
 
 def test_messages_are_fired_by_due_time_and_neighbours_together(bench: Firing) -> None:

@@ -27,7 +27,7 @@ from ..state.broker import BrokerState
 from ..state.delayed import ALL, Firing, Volley
 from ..state.numbered_sending import ANSWER_US
 from ..state.partition import Partition
-from ..state.segment_log import SegmentLog
+from ..state.segment_log import FRESH_MS, SegmentLog
 from ..values.chain import Chain
 from ..values.delayed import ALONE_BYTES, NO_MESSAGES, VOLLEY_BYTES_MAX, VOLLEY_MESSAGES_MAX, Span, VolleyRow, parts_of
 from ..values.delayed_messages import DueRead, FireVolleys, ReadDue, ReadVolley, VolleyRead, VolleysStored
@@ -58,8 +58,7 @@ def look(broker: BrokerState, partition: Partition, no: int) -> None:
     known, log = partition.firing.get(no), partition.logs.get(no)
     if known is not None and log is not None:
         if not known.ahead.reading:  # what was appended during a read may be above what it finds, or in it
-            for row in log.take_fresh():
-                known.ahead.add(row, broker.now.wall_ms + AHEAD_MS)
+            _take_fresh(broker, known, log)
         ledger.finish(partition, known)
         if log.start > known.passed.floor:
             known.trim(log.start)
@@ -68,6 +67,26 @@ def look(broker: BrokerState, partition: Partition, no: int) -> None:
     firing = serving.take_up(broker, partition, no)
     if firing is not None:
         _go_on(broker, partition, firing)
+
+
+def _take_fresh(broker: BrokerState, firing: Firing, log: SegmentLog) -> None:
+    """Take rows that were appended: those that are due soon are kept, the others are read when their time comes.
+
+    A row is taken when it is on the disk. Without that (I13):
+      1. d is appended, due in a bit more than `AHEAD_MS`. Its row is not kept.
+      2. Some milliseconds later the rows of the next `AHEAD_MS` are read. The disk is slow, and has no d yet.
+      3. The read finds no more rows. d is never looked for again, as long as this member serves the segment.
+    """
+    waiting: list[DueRow] = []
+    for row in log.take_fresh():
+        if row.index < log.durable:
+            firing.ahead.add(row, broker.now.wall_ms + AHEAD_MS)
+        elif log.record.sealed_len is None or row.index < log.record.sealed_len:
+            waiting.append(row)
+    if waiting and log.delayed is not None:
+        log.delayed.fresh = waiting
+        wait_ms = min(max(min(waiting).due_ms - broker.now.wall_ms, 0), FRESH_MS)
+        broker.poll(max(wait_ms * 1000, COMMIT_US), TimerKind.DELAYED, log.partition, log.no)
 
 
 def on_learned(broker: BrokerState, partition: Partition, chain: Chain, changes: Changes) -> None:
