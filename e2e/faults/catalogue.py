@@ -12,6 +12,7 @@ from e2e.faults.kinds.clocks import ClockJump
 from e2e.faults.kinds.coordinator import CompactedWatch, OneOfThree, RebuiltCoordinator
 from e2e.faults.kinds.damage import BitFlip
 from e2e.faults.kinds.death_certificates import FalseCertificate
+from e2e.faults.kinds.delayed import ClockOfWaiting, WaitingSegmentAway
 from e2e.faults.kinds.disks import FailingDisk, FullDisk, HungDisk, OldCopy, PowerCut, SlowDisk, WipedDisk
 from e2e.faults.kinds.fault import Fault
 from e2e.faults.kinds.loss import BothDisksLost
@@ -23,8 +24,10 @@ from e2e.faults.kinds.processes import (
     KillBrokers,
     KillClient,
     KillCoordinator,
+    KillInTakeOver,
 )
 from e2e.faults.kinds.switches import ManySwitches, RollingRestart, SwitchDuringSwitch
+from e2e.faults.schedule import DELAYED, among
 from e2e.faults.systems import clusters, shims
 
 HOUR_S: Final = 3600.0
@@ -56,6 +59,7 @@ def all_faults() -> list[Fault]:
         KillBrokers("master"),
         KillBrokers("slave"),
         KillBrokers("both"),
+        KillInTakeOver(),
         FreezeBrokers("master"),
         FreezeBrokers("slave"),
         FreezeBrokers("both"),
@@ -98,6 +102,11 @@ def all_faults() -> list[Fault]:
         ClockJump(-HOUR_S, "master"),
         ClockJump(HOUR_S, "all"),
         ClockJump(-HOUR_S, "all"),
+        WaitingSegmentAway(),
+        ClockOfWaiting(HOUR_S, "server"),
+        ClockOfWaiting(-HOUR_S, "server"),
+        ClockOfWaiting(HOUR_S, "next master"),
+        ClockOfWaiting(-HOUR_S, "next master"),
         SwitchDuringSwitch(),
         RollingRestart(),
         ManySwitches(),
@@ -129,6 +138,8 @@ def missing(fault: Fault) -> str:
         return "no C compiler"
     if fault.needs_root and os.geteuid() != 0:
         return "not root"
+    if fault.needs_delayed and not among(DELAYED):
+        return "brokers of this version take no delayed messages"
     if fault.kind != "embedded" and not clusters.has_etcd():
         return "no etcd (make tools)"
     return ""

@@ -11,6 +11,7 @@ A new kind is a class in one of these modules, with an entry in the catalogue of
     coordinator         faults of the coordinator alone
     clocks              wall clocks that jump
     death_certificates  a death certificate of a member run that still lives
+    delayed             what strikes delayed messages that wait in a sealed segment
     switches            many switches in a row, or one inside another
     balance             open segments that are all on one broker group
     broker_groups       drains of broker groups, and disks that are replaced by name

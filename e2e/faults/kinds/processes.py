@@ -41,6 +41,27 @@ class KillBrokers(Fault):
         await scene.cluster.start_again(*self._struck)
 
 
+class KillInTakeOver(Fault):
+    """`kill -9` of the master, and then of the master of the next open segment, as soon as there is one."""
+
+    name = "kill master in a take-over"
+
+    def __init__(self) -> None:
+        self._struck: list[str] = []
+
+    async def inject(self, scene: Scene) -> None:
+        """Kill two masters, and wait until the partition has moved twice."""
+        for _ in range(2):
+            open_segment = await scene.open_segment()
+            self._struck.append(open_segment.members[0])
+            await scene.cluster.kill(open_segment.members[0])
+            await scene.moved_past(open_segment)
+        scene.note(f"killed {', '.join(self._struck)}")
+
+    async def heal(self, scene: Scene) -> None:
+        await scene.cluster.start_again(*self._struck)
+
+
 class FreezeBrokers(Fault):
     """SIGSTOP of the brokers of a role: connections stay open, and the brokers answer nothing.
 

@@ -117,6 +117,7 @@ class Sending:
         self._case = begin["case"]
         self._ack_level = AckLevel.REPLICATED_FLUSHED if begin["flush"] else AckLevel.REPLICATED
         self._sending = True
+        self._paused = False
         self._acks: list[tuple[int, float, int]] = []  # partition, when, segment
         self._outstanding = 0
         self._changed = asyncio.Event()
@@ -131,6 +132,8 @@ class Sending:
         """Take a command for this case."""
         if command["do"] == "stop":
             self._sending = False
+        elif command["do"] == "pause":
+            self._paused = command["paused"]
         elif command["do"] == "end":
             self._sending = False
             self._over.set()
@@ -164,7 +167,7 @@ class Sending:
                 now = time.monotonic()
                 due = min(due + (now - last) * rate, rate * 0.1)  # after a pause at most 0.1 s is made up for
                 last = now
-                while due >= 1.0 and self._outstanding < OUTSTANDING_MAX:
+                while due >= 1.0 and self._outstanding < OUTSTANDING_MAX and not self._paused:
                     due -= 1.0
                     if self._begin["delays"]:
                         settling.create_task(self._send_delayed(producer, client, number), name=f"outcome of {number}")
@@ -289,14 +292,17 @@ class Reading:
                 await consumer.ack(message)
             self._delivered += len(messages)
             now_ms = time.time_ns() // 1_000_000
-            fresh = (due_of(message.value) for message in messages if not message.maybe_repeated)
-            late_ms = max((now_ms - due_ms for due_ms in fresh if due_ms), default=0)
+            late: dict[int, int] = {}
+            for message in messages:
+                due_ms = 0 if message.maybe_repeated else due_of(message.value)
+                if due_ms:
+                    late[message.partition] = max(late.get(message.partition, 0), now_ms - due_ms)
             if not joined and len(consumer.joined) == self._begin["partitions"]:
                 joined = True
                 self._parent.say(f"joined {self._case} {self._begin['group']}")
             self._parent.say(
                 "read", case=self._case, group=self._begin["group"], delivered=self._delivered, at=time.monotonic(),
-                late_ms=late_ms,
+                late=list(late.items()),
             )  # fmt: skip
             if self._pause_s:
                 await asyncio.sleep(self._pause_s)

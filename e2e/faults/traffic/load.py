@@ -176,7 +176,8 @@ class Load:
         self._acked_in: Counter[tuple[int, int]] = Counter()  # acknowledged messages by (partition, segment)
         self._segments: dict[int, int] = {}  # for each partition, the segment of its last acknowledgement
         self._hand_overs: list[tuple[float, float]] = []  # when a segment was taken up, and the gap before it
-        self._late: list[tuple[float, float]] = []  # when delayed messages came, and how late the latest of them was
+        # when delayed messages of a partition came, and how late the latest of them was
+        self._late: list[tuple[float, int, float]] = []
         self._answers: Counter[str] = Counter()  # to cancellations
         self._delivered: dict[str, int] = {}
         self._delivered_before: dict[str, int] = {}
@@ -266,6 +267,10 @@ class Load:
             fetch_count=SLOW_FETCH_COUNT,
             credit_bytes=SLOW_CREDIT_BYTES if slow else CREDIT_BYTES,
         )
+
+    def pause(self, *, paused: bool) -> None:
+        """Let the producer's process send nothing, or send again."""
+        self._clients.worker("producer").tell(do="pause", case=self._case, paused=paused)
 
     async def stop(self) -> None:
         """Stop sending. Wait until every send has an outcome and every group has read everything.
@@ -405,13 +410,15 @@ class Load:
         """
         return max((gap_s for at, gap_s in self._hand_overs if at >= since), default=0.0)
 
-    def late_s(self, since: float, until: float = inf) -> float:
-        """Return how late the latest delayed message was that readers got in this time."""
-        return max((late_s for at, late_s in self._late if since <= at < until), default=0.0)
+    def late_s(self, since: float, partition: int | None = None) -> float:
+        """Return how late the latest delayed message was that readers got since then, of a partition or of all."""
+        return max(
+            (late_s for at, number, late_s in self._late if at >= since and partition in (number, None)), default=0.0
+        )
 
     def lateness_ended_s(self, healed: float) -> float:
         """Return how long after the heal a message came that was late by more than `LATE_S`; 0 if none did."""
-        return max((at - healed for at, late_s in self._late if at > healed and late_s > LATE_S), default=0.0)
+        return max((at - healed for at, _, late_s in self._late if at > healed and late_s > LATE_S), default=0.0)
 
     def delayed_summary(self, struck: float, healed: float) -> str:
         """Say how late delayed messages were, and what became of those that were cancelled."""
@@ -451,8 +458,8 @@ class Load:
             self.clock_shifts_ms.append(line["clock_shift_ms"])
         elif role == "reader" and line["k"] == "read":
             self._delivered[line["group"]] = line["delivered"]
-            if line["group"] == GROUP and line["late_ms"]:
-                self._late.append((line["at"], line["late_ms"] / 1000))
+            if line["group"] == GROUP:
+                self._late += [(line["at"], partition, late_ms / 1000) for partition, late_ms in line["late"]]
         elif role == "reader" and line["k"] == "gap":
             self.gaps.add((line["group"], line["partition"], line["segment"]))
         task = asyncio.ensure_future(self._notify())

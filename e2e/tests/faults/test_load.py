@@ -35,10 +35,11 @@ async def test_a_hand_over_is_the_gap_between_segments(load: Load) -> None:
 
 async def test_lateness_counts_from_the_heal(load: Load) -> None:
     for at, late_ms, group in ((10.0, 700, GROUP), (12.5, 501, GROUP), (13.0, 400, GROUP), (20.0, 900, LATE_GROUP)):
-        line = {"k": "read", "case": 1, "group": group, "delivered": 1, "at": at, "late_ms": late_ms}
+        line = {"k": "read", "case": 1, "group": group, "delivered": 1, "at": at, "late": [(1, late_ms)]}
         load._take("reader", line)
     assert load.late_s(0.0) == 0.7
-    assert load.late_s(11.0) == 0.501
+    assert load.late_s(11.0, 1) == 0.501
+    assert load.late_s(11.0, 0) == 0.0
     assert load.lateness_ended_s(11.0) == 1.5
     assert load.lateness_ended_s(12.5) == 0.0
 
