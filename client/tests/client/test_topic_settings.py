@@ -44,7 +44,7 @@ async def test_who_says_nothing_of_retention_gets_the_default_of_the_cluster(adm
 
 
 async def test_all_settings_reach_the_brokers_and_come_back(admin: Admin, caller: Recorded) -> None:
-    asked = TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20, {"owner": "a", "b": ""}, 0, 9)
+    asked = TopicSettings(True, 1, 2, 3000, 4, 5 << 20, True, 7000, 8 << 20, {"owner": "a", "b": ""}, 0, 9, True)
     made = await admin.create_topic("t", settings=asked)
     assert made.settings == replace(asked)
     assert type(made.settings.attributes) is dict
@@ -53,12 +53,12 @@ async def test_all_settings_reach_the_brokers_and_come_back(admin: Admin, caller
 
 async def test_a_change_names_what_it_changes_zeros_too(admin: Admin, caller: Recorded) -> None:
     await admin.update_topic("t", retention_ms=0, retain_unread=False, unread_bytes_max=1 << 30)
-    await admin.update_topic("t", delay_max_ms=0, delayed_pending_max=5)
+    await admin.update_topic("t", delay_max_ms=0, delayed_pending_max=5, exclusive_only=False)
     request, delays = caller.requests
     assert isinstance(request, broker_pb2.UpdateTopicRequest)
     assert set(request.settings_mask) == {"retention_ms", "retain_unread", "unread_bytes_max"}
     assert request.settings == records_pb2.TopicSettings(unread_bytes_max=1 << 30)
-    assert set(delays.settings_mask) == {"delay_max_ms", "delayed_pending_max"}
+    assert set(delays.settings_mask) == {"delay_max_ms", "delayed_pending_max", "exclusive_only"}
     assert delays.settings == records_pb2.TopicSettings(delay_max_ms=0, delayed_pending_max=5)
 
 

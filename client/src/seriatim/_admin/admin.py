@@ -79,7 +79,7 @@ look."""
 PARTITION_COUNT_MAX: Final = 100_000
 
 _SMALL: Final = {"message_size_bytes_max", "batch_size_bytes_max", "chain_width"}
-_FLAGS: Final = {"flush", "retain_unread"}
+_FLAGS: Final = {"flush", "retain_unread", "exclusive_only"}
 
 _STATES: Final = {
     records_pb2.SEGMENT_STATE_OPEN: "OPEN",
@@ -141,6 +141,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, DelayedAdmin, WriterAdmin):
         attribute_changes: Mapping[str, str | None] | None = None,
         delay_max_ms: int | None = None,
         delayed_pending_max: int | None = None,
+        exclusive_only: bool | None = None,
     ) -> Topic:
         """Add partitions to a topic or change its settings, and wait until all its partitions accept messages.
 
@@ -168,6 +169,7 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, DelayedAdmin, WriterAdmin):
                 they are, also if another program changes them at the same time.
             delay_max_ms: See `TopicSettings`. Messages that are delayed already stay so.
             delayed_pending_max: See `TopicSettings`.
+            exclusive_only: See `TopicSettings`.
 
         Raises:
             UnknownTopicError: The cluster has no such topic.
@@ -186,11 +188,9 @@ class Admin(DeadLetterAdmin, ConsumerGroupKeys, DelayedAdmin, WriterAdmin):
             "attributes": attributes,
             "delay_max_ms": delay_max_ms,
             "delayed_pending_max": delayed_pending_max,
+            "exclusive_only": exclusive_only,
         }
-        request = broker_pb2.UpdateTopicRequest(name=name)
-        if partition_count is not None:
-            check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
-            request.partition_count = partition_count
+        request = _update_of(name, partition_count)
         _fill(request, {field: value for field, value in changes.items() if value is not None}, attribute_changes)
         return topic_of(await self._caller.admin("UpdateTopic", request, DEADLINE_S))
 
@@ -539,6 +539,12 @@ def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:
     fields["retention_ms"] = fields["retention_ms"] or 0
     _check_values(fields)
     return records_pb2.TopicSettings(**fields)
+
+
+def _update_of(name: str, partition_count: int | None) -> broker_pb2.UpdateTopicRequest:
+    if partition_count is not None:
+        check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
+    return broker_pb2.UpdateTopicRequest(name=name, partition_count=partition_count or 0)
 
 
 def _fill(request: broker_pb2.UpdateTopicRequest, given: dict[str, object], changes: object) -> None:

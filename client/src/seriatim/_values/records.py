@@ -201,6 +201,8 @@ class TopicSettings:
             that begin with `seriatim.` are taken. A value is any text.
         delay_max_ms: The longest delay of a message, in ms, at most 366 days. 0: the topic takes no delayed messages.
         delayed_pending_max: How many delayed messages of a partition may wait for their time, at least 1.
+        exclusive_only: Whether brokers refuse messages of ordinary producers. No topic can have it yet, because brokers
+            do not announce exclusive producers.
 
     Raises:
         BadRequestError: There is no setting of that name. Values are checked when a topic is made or changed.
@@ -218,6 +220,7 @@ class TopicSettings:
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
     delay_max_ms: int = DELAY_MAX_MS_DEFAULT
     delayed_pending_max: int = DELAYED_PENDING_MAX_DEFAULT
+    exclusive_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

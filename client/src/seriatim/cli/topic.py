@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from seriatim_api.errors import SeriatimError
@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 
 LOOK_DEADLINE_S = 3.0
 """`describe` waits this many seconds for the brokers to say which messages are kept. Then it shows the rest."""
+
+
+_EXCLUSIVE: Final = click.option(
+    "--exclusive-only/--no-exclusive-only",
+    default=None,
+    help="Refuse messages of ordinary producers. No topic can have it before brokers announce exclusive producers. "
+    "[default of a new topic: no]",
+)
 
 
 @click.group()
@@ -62,6 +70,7 @@ def topic() -> None:
     "--chain-width", type=click.IntRange(1), help="Number of broker groups in a send chain. [default: the cluster's]"
 )
 @delay_options.options
+@_EXCLUSIVE
 @attribute_options.SETS
 @click.pass_obj
 def create(
@@ -73,6 +82,7 @@ def create(
     message_size_max: int | None,
     chain_width: int | None,
     attributes: Sequence[tuple[str, str]],
+    exclusive_only: bool | None,
     **limits: Any,
 ) -> None:
     """Create the topic NAME, and wait until it can be used.
@@ -90,6 +100,7 @@ def create(
         message_size_bytes_max=0 if message_size_max is None else message_size_max,
         chain_width=0 if chain_width is None else chain_width,
         attributes=cast("dict[str, str]", attribute_options.changes_of(attributes)),
+        exclusive_only=bool(exclusive_only),
         **change,
         **delays,
     )
@@ -107,7 +118,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
             **pick(settings, "size_bytes=retention_bytes", "keeps_unread=retain_unread"),
             **pick(settings, "unread_ms_max", "unread_bytes_max"),
         },
-        **pick(settings, "chain_width", "delay_max_ms", "delayed_pending_max"),
+        **pick(settings, "chain_width", "delay_max_ms", "delayed_pending_max", "exclusive_only"),
         "attributes": dict(sorted(settings.attributes.items())),
         "created_at_ms": topic.created_at_ms,
     }
@@ -208,7 +219,8 @@ def describe(settings: Settings, name: str) -> None:
     size, width = found.settings.message_size_bytes_max, found.settings.chain_width
     sizes = f"message size at most: {size:,} bytes" if size else ""
     widths = f"broker groups in a chain: {width}" if width else ""
-    if limits := "; ".join(part for part in (sizes, widths, delay_options.in_words(found.settings)) if part):
+    senders = "exclusive producers only" if found.settings.exclusive_only else ""
+    if limits := "; ".join(part for part in (sizes, widths, delay_options.in_words(found.settings), senders) if part):
         echo(limits)
     for attribute, value in sorted(found.settings.attributes.items()):
         echo(f"attribute {attribute}={escaped(value.encode())}")
@@ -231,6 +243,7 @@ def describe(settings: Settings, name: str) -> None:
     "--chain-width", type=click.IntRange(0), help="Number of broker groups in a send chain; 0: the cluster's."
 )
 @delay_options.options
+@_EXCLUSIVE
 @attribute_options.SETS
 @attribute_options.REMOVES
 @click.option("--yes", is_flag=True, help="Do not ask before partitions are added or messages are dropped.")
@@ -245,6 +258,7 @@ def alter(
     attributes: Sequence[tuple[str, str]],
     removed: Sequence[str],
     yes: bool,
+    exclusive_only: bool | None,
     **limits: Any,
 ) -> None:
     """Add partitions to the topic NAME, or change its settings.
@@ -260,7 +274,8 @@ def alter(
     delays = delay_options.taken_from(limits)
     change = retention_change.change_of(**limits)
     attribute_changes = attribute_options.changes_of(attributes, removed)
-    if partitions is message_size_max is chain_width is None and not change and not delays and not attribute_changes:
+    numbers = (partitions, message_size_max, chain_width, exclusive_only)
+    if numbers.count(None) == len(numbers) and not change and not delays and not attribute_changes:
         raise click.UsageError("name a change: --partitions N, --retention 7d, ...")
 
     async def work() -> Topic:
@@ -275,6 +290,7 @@ def alter(
                 message_size_bytes_max=message_size_max,
                 chain_width=chain_width,
                 attribute_changes=attribute_changes or None,
+                exclusive_only=exclusive_only,
                 **change,
                 **delays,
             )
