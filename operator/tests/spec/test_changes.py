@@ -185,6 +185,7 @@ def test_defaults_appear_in_what_is_stored(kept: Any) -> None:
         "chainWidth": 5,
         "delayMax": "40d",
         "delayedPendingMax": 10_000_000,
+        "exclusiveOnly": False,
         "deletionPolicy": "Retain",
     }
     group = kept(good("ConsumerGroup", mode="Shared", retry={}))["spec"]

@@ -204,6 +204,7 @@ TOPIC: list[tuple[str, object, str]] = [
     ("spec.delayMax", 0, "must be of type string"),
     ("spec.delayedPendingMax", 0, "greater than or equal to 1"),
     ("spec.delayedPendingMax", 1.5, "must be of type integer"),
+    ("spec.exclusiveOnly", "yes", "must be of type boolean"),
     ("spec.chainWidth", 0, "greater than or equal to 1"),
     ("spec.chainWidth", 17, "less than or equal to 16"),
     ("spec.deletionPolicy", "Orphan", 'supported values: "Retain", "Delete"'),

@@ -30,7 +30,7 @@ async def test_an_object_becomes_a_topic_with_one_write(world: World) -> None:
 async def test_settings_arrive_in_the_brokers_units(world: World) -> None:
     await world.with_topic(
         durability="Replicated", retention="1d", batchSizeBytesMax=2048, messageSizeBytesMax=100, chainWidth=3,
-        delayMax="1d12h", delayedPendingMax=7,
+        delayMax="1d12h", delayedPendingMax=7, exclusiveOnly=True,
     )  # fmt: skip
     assert world.brokers.topics["events"].topic.settings == records_pb2.TopicSettings(
         flush=False,
@@ -40,6 +40,7 @@ async def test_settings_arrive_in_the_brokers_units(world: World) -> None:
         chain_width=3,
         delay_max_ms=36 * 3_600_000,
         delayed_pending_max=7,
+        exclusive_only=True,
     )
 
 

@@ -59,6 +59,7 @@ class TopicSettings:
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
     delay_max_ms: int = DELAY_MAX_MS_DEFAULT
     delayed_pending_max: int = DELAYED_PENDING_MAX_DEFAULT
+    exclusive_only: bool = False
 
     @classmethod
     def of(cls, spec: TopicSpec) -> TopicSettings:
@@ -76,6 +77,7 @@ class TopicSettings:
             attributes=spec.attributes or {},
             delay_max_ms=spec.delay_max_ms,
             delayed_pending_max=spec.delayed_pending_max,
+            exclusive_only=spec.exclusive_only,
         )
 
 

@@ -146,6 +146,9 @@ class TopicSpec(Model):
     """The longest delay of a message, at most 366d. `0s`: the topic takes no delayed messages."""
     delayed_pending_max: Annotated[int, Field(ge=1)] = DELAYED_PENDING_MAX_DEFAULT
     """How many delayed messages of a partition may wait for their time."""
+    exclusive_only: bool = False
+    """Whether brokers refuse messages of ordinary producers. Brokers refuse the setting before they announce exclusive
+    producers."""
     deletion_policy: DeletionPolicy = "Retain"
     """What happens to the topic when this object is deleted: `Retain` keeps the topic and its messages, `Delete`
     deletes them."""
