@@ -47,6 +47,10 @@ HEAL_PASS_S = 0.5
 HEAL_IDLE_S = 5.0
 """Pause between two checks for members that were away for too long. A new disk is noticed at once."""
 
+FEWER_MEMBERS_S = 15.0
+"""Between two scans for segments that were opened without a member of their group. Only groups of three or more do
+that."""
+
 ADMITTED_LOOKS = 20
 ADMITTED_LOOK_S = 0.1
 
@@ -174,15 +178,16 @@ class Caretaker:
 
     async def heal(self) -> None:
         """Have sealed segments copied if a member was away for longer than `heal_after_s`, or has lost its slot."""
-        looked_at: tuple[frozenset[MemberId], ...] | None = None
+        looked_at: tuple[object, ...] | None = None
         while True:
             await self._admit_all()  # first, so that the copies go to the new disk in the slot of the lost one
             self._views()
             dead, registered = self._dead(), self._registered()
-            look = (dead, registered, self._returned())
             began_us = self._clock.monotonic_us()
-            if look != looked_at and not await self._heal_pass(dead, registered):
-                looked_at = look  # nothing is left to do for these
+            look = (dead, registered, *self._returned(began_us))
+            if look != looked_at:
+                is_done = not await self._heal_pass(dead, registered)
+                looked_at = look if is_done else None  # if so, nothing is left to do for these
             took_s = (self._clock.monotonic_us() - began_us) / 1e6
             pause_s = HEAL_IDLE_S if looked_at == look else max(HEAL_PASS_S, 2 * took_s)
             pause_s = min(pause_s, max(self._settings.heal_after_s / 4, 0.05))
@@ -214,11 +219,16 @@ class Caretaker:
     def _copies(self) -> int:
         return self._directory.copies_wanted(self._settings.min_copies)
 
-    def _returned(self) -> frozenset[MemberId]:
-        """Members that run, if segments get new members when one is back: those that were open with fewer."""
+    def _returned(self, now_us: int) -> tuple[frozenset[MemberId], int]:
+        """What else a scan depends on if segments may have been open with fewer members than they should have.
+
+        These are the members that run, and the time in units of `FEWER_MEMBERS_S`: a member may have been away, or out
+        of reach of one broker only, between two looks.
+        """
         if self._copies() <= self._settings.min_copies:
-            return frozenset()
-        return frozenset(view.member for view in self._views() if view.is_live and not view.is_certified)
+            return frozenset(), 0
+        running = frozenset(view.member for view in self._views() if view.is_live and not view.is_certified)
+        return running, now_us // int(FEWER_MEMBERS_S * 1e6)
 
     async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
         """Begin up to 64 copies. Returns how many segments need one, now or when their length is known.
