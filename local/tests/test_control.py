@@ -52,6 +52,9 @@ async def test_up_starts_as_many_groups_as_the_directory_has(tmp_path: Path, mon
         assert await cluster.add_group() == "g1"
     await run(tmp_path, "up")  # without g1 nothing that lies there could be read
     await run(tmp_path, "up", "--groups", "4", "--members", "3")
+    for members in ("1", "6"):
+        refused = await run(tmp_path, "up", "--members", members)
+        assert (refused.exit_code, "2<=x<=5" in refused.output) == (2, True)
     assert begun == [(3, 2), (2, 2), (4, 3)]
 
 

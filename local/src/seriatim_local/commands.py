@@ -35,6 +35,7 @@ GROUP_COUNT: Final = 3
 PIPE_WIDTH: Final = 1_000_000
 """Columns of the output if it goes into a file or a pipe, so that no line is wrapped or cut."""
 MEMBER_COUNT: Final = 2
+MEMBERS_MAX: Final = 5
 _STATE_STYLES: Final = {"running": "green", "frozen": "cyan", "dead": "red"}
 
 _HELP_DIRECTORY: Final = "The cluster's directory, with its data, logs and state file."
@@ -97,7 +98,7 @@ def cluster() -> None:
 )
 @click.option(
     "--members",
-    type=click.IntRange(1),
+    type=click.IntRange(2, MEMBERS_MAX),
     show_default="as many as the directory has; 2 in a new one",
     help="Members of each broker group.",
 )

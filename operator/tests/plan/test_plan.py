@@ -994,7 +994,7 @@ def test_many_worlds_come_to_rest(events: list[str], data: st.DataObject) -> Non
 
 def _live_through(events: list[str], data: st.DataObject) -> None:
     """A world in which these things happen, with passes between them; then all heals, and it must come to rest."""
-    world = started(nodes=5)
+    world = started(nodes=5, membersPerGroup=data.draw(st.sampled_from((2, 3))))
     world.nowhere, world.broken = {"seriatim.dev/broker:nowhere"}, {"seriatim.dev/broker:broken"}
     gone = 0
     for event in events:

@@ -34,7 +34,6 @@ CLUSTER: list[tuple[str, object, str]] = [
     ("spec.groups", 1001, "should be less than or equal to 1000"),
     ("spec.groups", "two", "must be of type integer"),
     ("spec.membersPerGroup", 1, "should be greater than or equal to 2"),
-    ("spec.membersPerGroup", 4, "write 2 or 3: larger broker groups are not tested"),
     ("spec.membersPerGroup", 6, "should be less than or equal to 5"),
     ("spec.image", "a broker", "registry/name:tag"),
     ("spec.image", "", "at least 1 chars long"),

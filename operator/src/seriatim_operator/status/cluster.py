@@ -260,7 +260,8 @@ def broker_group_status(observed: Observed, item: BrokerGroup) -> BrokerGroupSta
         whole = Fact("Whole", "Unknown", NOT_TOLD, note)
     else:
         missing = frozenset(m.broker for m in view.members if not _serves(m)) if view is not None else frozenset()
-        is_whole = view is not None and len(view.members) >= 2 and not missing
+        wanted = observed.cluster.spec.members_per_group
+        is_whole = view is not None and len(view.members) >= wanted and not missing
         alone = [member for member in view.members if member.unlinked] if view is not None else []
         if is_whole and alone:
             note = f"{alone[0].broker} has no link to {', '.join(alone[0].unlinked)}: check the network between them"
