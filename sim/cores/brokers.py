@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from .cluster import CoreCluster
     from .network import End
 
-Read = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter | dm.ReadDue | dm.ReadVolley | dm.FindDelayed
+Read = (
+    fx.ReadLog
+    | fx.ReadKeys
+    | fx.ReadRows
+    | fx.ReadDeadLetter
+    | dm.ReadDue
+    | dm.ReadPending
+    | dm.ReadVolley
+    | dm.FindDelayed
+)
 
 
 class Broker:
@@ -156,10 +165,12 @@ class Process:
             fx.ReadDeadLetter: self._read_log,
             fx.ForwardBatches: lambda effect: self._scene.forwards.send(self, effect),
             dm.ReadDue: self._read_log,
+            dm.ReadPending: self._read_log,
             dm.ReadVolley: self._read_log,
             dm.FindDelayed: self._read_log,
             dm.FireVolleys: lambda effect: self._scene.delayed.fire(self, effect),
             dm.DelayedCancelled: self._answer_client,
+            dm.PendingFound: self._answer_client,
             fx.ReadChain: self._ask_coordinator,
             fx.WriteChain: self._ask_coordinator,
             fx.ReadCertificate: self._ask_coordinator,
@@ -336,7 +347,7 @@ class Process:
         if isinstance(effect, fx.ReadDeadLetter):
             self._scene.forwards.read(self, effect)
             return
-        if isinstance(effect, dm.ReadDue | dm.ReadVolley | dm.FindDelayed):
+        if isinstance(effect, dm.ReadDue | dm.ReadPending | dm.ReadVolley | dm.FindDelayed):
             self._scene.delayed.read(self, effect)
             return
         if isinstance(effect, fx.ReadRows):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from seriatim_api.ids import make_offset
 from seriatim_broker.core.control import retention
 from seriatim_broker.core.values import events as ev
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.effects import DeliveryEvent, Granted, Joined
 from seriatim_broker.core.values.messages import HandOverKept, Message, ReplicateLedger
 from seriatim_broker.core.values.positions import Measure
@@ -312,6 +315,11 @@ class CoreInjector(Injector):
             place = process.broker.disk.find(partition, no, log.flushed, Measure.INDEX, index)
             if place is not None and place.index > log.start:
                 start = Start(place.index, place.previous_checksum, place.bytes_before)
+        self._scene.delayed.spare(process, chain, no, start, partial(self._trim, process, chain))
+
+    def _trim(self, process: Process, chain: Chain, no: int, start: Start | None) -> None:
+        """Drop all before a place."""
+        rng, partition = self._rng, chain.partition
         records = self._cluster.coordinator.records
         readers = [
             retention.Reader(group, record.segment_no, make_offset(record.segment_no, record.start_index))

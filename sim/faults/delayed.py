@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from .options import Options
 from .ordinary import as_it_is, groups_die, restarts, switchers_race
+from .retention import retention
 from .servers import slow_links, slow_reads, two_servers
 
 DELAYED_DRAIN_US = 20_000_000
@@ -20,7 +21,7 @@ def delayed(rng: random.Random, options: Options) -> Options:
     """
     kinds = (
         as_it_is, groups_die, groups_die, groups_die, switchers_race, switchers_race, restarts, restarts, slow_links,
-        slow_reads, two_servers,
+        slow_reads, two_servers, retention, retention, retention,
     )  # fmt: skip
     drawn = rng.choice(kinds)(rng, options)
     return replace(
@@ -30,6 +31,7 @@ def delayed(rng: random.Random, options: Options) -> Options:
         delayed_share=rng.choice((0.3, 0.6, 0.9)),
         one_clock_wrong=rng.random() < 0.5,
         wipe_share=0.0,
+        retention_ms=0,
         batches_per_producer=max(drawn.batches_per_producer, 10),
         drain_us=max(drawn.drain_us, DELAYED_DRAIN_US),
     )

@@ -34,6 +34,10 @@ cancel-too-late: a message in a volley is not cancelled
 cancel-is-durable: a cancellation is answered when every eligible member has it
 @ core.delayed.cancelling._confirm
 + _answer(broker, request, CancelOutcome.CANCELLED)
+trim-pending: retention drops nothing that is pending
+@ core.delayed.retaining.on_read
+- first = next((indexes[0] for indexes in waiting if indexes), None)
++ first = None
 two-clocks: the master refuses what is not due by its own clock
 @ core.writing.appending._delay_refusal
 - if not header.flags & FLAG_FIRED or early_ms <= EARLY_MS_MAX:

@@ -6,7 +6,7 @@ first, and follows what that one says: which broker serves the segment, and wher
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,11 @@ from seriatim_api.batch import parse_header
 from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import PartitionId, format_offset
 from seriatim_broker.core.values import delayed_messages as dm
+from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.events import Event
 from seriatim_broker.core.values.log import Batch, DueRow
+from seriatim_broker.core.values.positions import Measure
+from seriatim_broker.core.values.segment import Segment, Start
 from seriatim_broker.runtime.driver.delayed_reads import DelayedReads
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies, messages_of
@@ -44,6 +47,9 @@ CANCEL_US = 3_500_000
 ANSWER_US = 300_000
 """How long a cancellation waits for its answer."""
 
+ASKED_TIMES = 3
+"""So often retention asks a server that does not answer."""
+
 PAUSE_US = 60_000
 """The longest pause before it is sent again."""
 
@@ -63,6 +69,10 @@ class Disk:
     ) -> list[DueRow]:
         """Rows of delayed batches."""
         return self._disk.read_due(partition, no, after, until_ms, count_max)
+
+    async def read_delayed(self, partition: PartitionId, no: int, from_index: int, count_max: int) -> list[DueRow]:
+        """Rows of delayed batches, by index."""
+        return self._disk.read_delayed(partition, no, from_index, count_max)
 
 
 class Delayed:
@@ -98,7 +108,7 @@ class Delayed:
 
     # ---- what a server wants ------------------------------------------------------------------------
 
-    def read(self, process: CoreProcess, effect: dm.ReadDue | dm.ReadVolley | dm.FindDelayed) -> None:
+    def read(self, process: CoreProcess, effect: dm.ReadDue | dm.ReadPending | dm.ReadVolley | dm.FindDelayed) -> None:
         """A disk is read."""
         reads: Any = DelayedReads(Disk(process.broker.disk), SimulatedBodies())  # type: ignore[arg-type]
         if isinstance(effect, dm.ReadVolley):
@@ -106,6 +116,8 @@ class Delayed:
             found = _at_once(reads.volley(effect))
         elif isinstance(effect, dm.FindDelayed):
             found = _at_once(reads.find(effect))
+        elif isinstance(effect, dm.ReadPending):
+            found = _at_once(reads.pending(effect))
         elif self._schedule.rng.random() < FAILED_SHARE:
             found = dm.DueRead(effect.serial, effect.partition, effect.segment_no, None)
         else:
@@ -130,6 +142,59 @@ class Delayed:
             return dm.VolleysStored(effect.partition, effect.segment_no, effect.serial, count, error)
 
         self._carrier.carry(process, effect.partition, batches, accepted, done)
+
+    # ---- retention --------------------------------------------------------------------------------------
+
+    def spare(
+        self,
+        process: CoreProcess,
+        chain: Chain,
+        no: int,
+        start: Start | None,
+        then: Callable[[int, Start | None], None],
+    ) -> None:
+        """Retention wants to drop all before a place. It does, or before an earlier one, as servers of segments say."""
+        segments = [
+            segment
+            for segment in chain.segments
+            if segment.no < no and segment.delayed_until_ms and not segment.is_stub and segment.sealed_len is not None
+        ]
+        if start is not None and process.core.partitions[chain.partition].logs[no].has_delayed:
+            segments.append(chain.open_segment)
+        self._spare(process, chain, segments, (no, start), then, ASKED_TIMES)
+
+    def _spare(
+        self,
+        process: CoreProcess,
+        chain: Chain,
+        segments: list[Segment],
+        wanted: tuple[int, Start | None],
+        then: Callable[[int, Start | None], None],
+        tries: int,
+    ) -> None:
+        if not segments:
+            then(*wanted)
+            return
+        (segment, *others), (no, start) = segments, wanted
+        end = segment.sealed_len if segment.sealed_len is not None else start.first if start is not None else 0
+
+        def answered(answer: dm.PendingFound | None) -> None:
+            first = answer.first if answer is not None and answer.error is None else segment.start
+            is_open = segment.sealed_len is None
+            if first >= end:
+                self._spare(process, chain, others, wanted, then, ASKED_TIMES)
+            elif tries and (answer is None or answer.error is not None):
+                self._schedule.after(PAUSE_US, self._spare, process, chain, segments, wanted, then, tries - 1)
+            else:
+                self._judge.seen.states.add("retention spares what is delayed")
+                place = process.broker.disk.find(chain.partition, no, end, Measure.INDEX, first) if is_open else None
+                is_later = place is not None and place.index > segment.start
+                begin = Start(place.index, place.previous_checksum, place.bytes_before) if place and is_later else None
+                then(segment.no, begin)
+
+        self._clients.ask_at(
+            segment.server.broker, lambda request, _until: dm.AskPending(request, chain.partition, segment.no), answered
+        )
 
     # ---- programs that cancel -----------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ from .rpc.calls.services import Services
 from .rpc.calls.transport import PLAIN, TlsTransport, Transport
 from .rpc.distributed.forwards import Forwards
 from .rpc.distributed.master_appends import MasterAppends
+from .rpc.distributed.pending import PendingCalls
 from .rpc.distributed.places import Places
 from .rpc.distributed.publisher import Publisher
 from .rpc.distributed.staged_data import StagedData
@@ -425,6 +426,7 @@ class Broker:
         self._driver.on_fetch(self._staging.fetch)
         self._forwards = Forwards(self._services, MasterAppends(self._services, self._calls))
         self._driver.on_forward(self._forwards.forward, self._forwards.fire)
+        runtime.retention.on_pending(PendingCalls(self._services, self._calls).first)
         runtime.stage_floors.on_read(self._staging.manifest)
         runtime.unfinished_publications.on_finish(self._publisher.finish_again)
         self._is_assembled = True

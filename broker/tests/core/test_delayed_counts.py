@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from seriatim_api.errors import SeriatimError, UnavailableError
 from seriatim_broker.core.state.delayed import Ahead
+from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values.delayed import Amount
 from seriatim_broker.core.values.log import DueRow
 from seriatim_broker.core.values.segment import SegmentState
@@ -97,6 +98,7 @@ async def test_what_waits_is_read_once_and_then_followed(counting: Counting) -> 
     bench = counting.bench
     bench.send(10)
     bench.send(HOUR_MS, count=4)
+    bench.send(-1, count=2)  # an ordinary batch
     bench.send(HOUR_MS)
     bench.serve()
     fire(bench, 20)
@@ -111,6 +113,12 @@ async def test_what_waits_is_read_once_and_then_followed(counting: Counting) -> 
     assert (await counting.pending()).messages == 8
     fire(bench, 60)
     assert await counting.pending() == Amount(6, 4 * BATCH * 6 // 10)
+    for index in (2, 4):
+        bench.cancel(index)
+    bench.do(dm.AskPending(77, P, 1))  # for retention the floor is raised over the ordinary batch
+    bench.serve()
+    assert bench.part.firing[1].passed.floor == 7
+    assert (await counting.pending()).messages == 4
     assert counting.reads == reads
 
 

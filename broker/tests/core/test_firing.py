@@ -97,6 +97,11 @@ class Firing(Bench):
             self.answered.add(serial)
             rows = [row for batch in self.batches() if (row := DueRow.of(batch.header)) and row[:2] > effect.after]
             self.do(dm.DueRead(serial, P, 1, tuple(sorted(rows))[: effect.count_max]))
+        elif isinstance(effect, dm.ReadPending):
+            self.answered.add(serial)
+            rows = [row for batch in self.batches() if (row := DueRow.of(batch.header))]
+            rows = [row for row in rows if row.index + row.message_count > effect.from_index]
+            self.do(dm.PendingRead(serial, P, 1, tuple(rows[: effect.count_max])))
         elif isinstance(effect, dm.ReadVolley):
             self.answered.add(serial)
             is_bad = not self.unreadable.isdisjoint(effect.span.indexes)

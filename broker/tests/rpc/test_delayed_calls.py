@@ -18,6 +18,7 @@ from seriatim_broker.core.values.log import DueRow
 from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.counters.broker import Counters
 from seriatim_broker.rpc.calls.outbound import FORWARDED_KEY
+from seriatim_broker.rpc.distributed.pending import PendingCalls
 from seriatim_broker.rpc.servicers import delayed
 from seriatim_broker.rpc.servicers.delayed import DelayedServicer
 from seriatim_broker.runtime.coordinator.topic_limits import TopicLimits
@@ -67,6 +68,7 @@ class Cluster:
         self.gone: set[DueRow] = set()
         self.begins: dict[int, tuple[int, int]] = {}
         self.unserved: set[int] = set()
+        self.first_pending: list[Any] = []  # what the core answers to retention: first index, error
         self.read_count = 0
         self.storage = self
         self.pending: dict[tuple[int, int], Amount] = {(7, 2): Amount(5, 500)}
@@ -98,6 +100,9 @@ class Cluster:
             served = [no for no in event.segments if no in self.rows and no not in self.unserved]
             unserved = tuple(no for no in event.segments if no in self.unserved)
             return dm.FiringListed(1, tuple((no, self.begins.get(no, (0, 0))) for no in served), unserved, len(served))
+        if isinstance(event, dm.AskPending):
+            first, error = self.first_pending.pop(0)
+            return dm.PendingFound(1, first, error)
         assert isinstance(event, FilterDelayed)
         return dm.DelayedFiltered(1, tuple(row for row in event.rows if row not in self.gone), None)
 
@@ -110,7 +115,10 @@ class Cluster:
         assert deadline_s > 0
         if _method == "CountDelayed":
             return await self.servicer.CountDelayed(request, Context(is_forwarded=True))
-        self.called.append((broker, [*request.offsets] if _method == "CancelDelayed" else [*request.segments]))
+        if _method == "FirstPending":
+            self.called.append((broker, (request.partition_id, request.segment)))
+        else:
+            self.called.append((broker, [*request.offsets] if _method == "CancelDelayed" else [*request.segments]))
         answer = self.answers.pop(0)
         if isinstance(answer, errors.SeriatimError):
             raise answer
@@ -322,3 +330,25 @@ async def test_a_list_that_was_passed_on_has_the_segments_of_this_server_only(cl
 async def test_a_broker_says_what_waits_in_the_segments_that_it_serves(cluster: Cluster) -> None:
     asked = [(PartitionId(7), 1), (PartitionId(7), 2)]
     assert await delayed.count_delayed(cast(Any, cluster), "g1-0", asked, 2.0) == [None, Amount(5, 500)]
+
+
+async def test_the_server_of_a_segment_is_asked_what_is_pending_until_it_answers(cluster: Cluster) -> None:
+    calls = PendingCalls(cast(Any, cluster), cast(Any, cluster))
+    here = SimpleNamespace(no=1, server=MemberId(OWN, "a" * 32))
+    cluster.first_pending = [(0, errors.NotServingError("not yet")), (7, None)]
+    assert await calls.first(cast(Any, 7), cast(Any, here)) == 7
+    elsewhere = SimpleNamespace(no=2, server=MemberId("g1-0", "b" * 32))
+    cluster.answers = [errors.NotServingError("not yet"), delayed_pb2.FirstPendingResponse(first=9)]
+    assert await calls.first(cast(Any, 7), cast(Any, elsewhere)) == 9
+    assert cluster.called == [("g1-0", (7, 2))] * 2
+    cluster.answers = [errors.BadRequestError("it does not know the call")]
+    with pytest.raises(errors.BadRequestError):
+        await calls.first(cast(Any, 7), cast(Any, elsewhere))
+
+
+async def test_a_server_answers_retention_from_its_core(cluster: Cluster) -> None:
+    cluster.first_pending = [(7, None), (0, errors.NotServingError("not served here"))]
+    request = delayed_pb2.FirstPendingRequest(partition_id=7, segment=1)
+    assert (await cluster.servicer.FirstPending(request, Context(is_forwarded=True))).first == 7
+    with pytest.raises(RefusedError):
+        await cluster.servicer.FirstPending(request, Context(is_forwarded=True))

@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from seriatim_api import errors
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.v1 import records_pb2
-from seriatim_broker.core.values.chain import Chain, Opening, create
+from seriatim_broker.core.values.chain import Chain, Opening, Seal, create, seal_and_open
 from seriatim_broker.core.values.effects import Led, LedListed
 from seriatim_broker.core.values.events import CursorRecord, Event, ListLed, Trim
 from seriatim_broker.core.values.log import SafeCursor
 from seriatim_broker.core.values.positions import BatchPlace, Measure
-from seriatim_broker.core.values.segment import Start
+from seriatim_broker.core.values.segment import Segment, Start
 from seriatim_broker.interfaces.coordinator import Put
 from seriatim_broker.runtime.coordinator.keys import Keys
 from seriatim_broker.runtime.coordinator.records import cursor_to_value
@@ -268,3 +269,38 @@ async def test_a_master_whose_clock_is_ahead_drops_nothing_early() -> None:
     await tell_clocks(bench, 400)
     (event,) = (await bench.look_at(400))[0]
     assert isinstance(event, Trim), "what is old by the others' clocks too goes"
+
+
+async def test_what_is_delayed_stays_until_its_server_says_that_it_is_done() -> None:
+    """Rule `trim-pending`."""
+    bench = Bench({1: 60})
+    opening = Opening(b"attempt-00000002", "g1", bench.led[1].chain.open_segment.members, 1, False)
+    chain = bench.led[1].chain
+    seal = Seal(40, 1, chain.open_segment.server, chain.open_segment.members, None, (), 360, BEGIN_MS + 10**9)
+    chain = seal_and_open(chain, seal, opening, BEGIN_MS + 1_000)
+    bench.led[1] = replace(bench.led[1], chain=chain, has_delayed=True)
+    assert (await bench.look_at(90))[0] == [], "there is no way to ask"
+    pending: dict[int, Any] = {1: 7, 2: 215}
+    asked: list[int] = []
+
+    async def first(_partition: PartitionId, segment: Segment) -> int:
+        asked.append(segment.no)
+        if isinstance(pending[segment.no], Exception):
+            raise pending[segment.no]
+        return int(pending[segment.no])
+
+    bench.duty.on_pending(first)
+    assert (await bench.look_at(120))[0] == []
+    pending[1] = errors.NotServingError("no answer")
+    assert (await bench.look_at(150))[0] == []
+    pending[1] = 40
+    (event,) = (await bench.look_at(180))[0]
+    assert isinstance(event, Trim)
+    assert (event.no, event.start) == (2, Start(210, 210, 1890)), "from the beginning of the batch with 215 on"
+    assert asked == [1, 1, 1, 2]
+    pending[2] = 10_000
+    (event,) = (await bench.look_at(210))[0]
+    assert isinstance(event, Trim)
+    assert event.start is not None
+    assert event.start.first > 1000 - 60 * 10 - 10, "as old as it may be"
+    assert asked[4:] == [2], "of segment 1 the answer is known"

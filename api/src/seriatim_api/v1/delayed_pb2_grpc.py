@@ -49,6 +49,11 @@ class DelayedStub:
                 request_serializer=seriatim_dot_v1_dot_delayed__pb2.CountDelayedRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_delayed__pb2.CountDelayedResponse.FromString,
                 _registered_method=True)
+        self.FirstPending = channel.unary_unary(
+                '/seriatim.v1.Delayed/FirstPending',
+                request_serializer=seriatim_dot_v1_dot_delayed__pb2.FirstPendingRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_delayed__pb2.FirstPendingResponse.FromString,
+                _registered_method=True)
 
 
 class DelayedServicer:
@@ -75,6 +80,13 @@ class DelayedServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FirstPending(self, request, context):
+        """Between brokers: how far retention may go in a segment that this broker serves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DelayedServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +104,11 @@ def add_DelayedServicer_to_server(servicer, server):
                     servicer.CountDelayed,
                     request_deserializer=seriatim_dot_v1_dot_delayed__pb2.CountDelayedRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_delayed__pb2.CountDelayedResponse.SerializeToString,
+            ),
+            'FirstPending': grpc.unary_unary_rpc_method_handler(
+                    servicer.FirstPending,
+                    request_deserializer=seriatim_dot_v1_dot_delayed__pb2.FirstPendingRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_delayed__pb2.FirstPendingResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +192,33 @@ class Delayed:
             '/seriatim.v1.Delayed/CountDelayed',
             seriatim_dot_v1_dot_delayed__pb2.CountDelayedRequest.SerializeToString,
             seriatim_dot_v1_dot_delayed__pb2.CountDelayedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FirstPending(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Delayed/FirstPending',
+            seriatim_dot_v1_dot_delayed__pb2.FirstPendingRequest.SerializeToString,
+            seriatim_dot_v1_dot_delayed__pb2.FirstPendingResponse.FromString,
             options,
             channel_credentials,
             insecure,

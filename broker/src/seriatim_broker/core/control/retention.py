@@ -270,7 +270,8 @@ def _led(partition: Partition) -> Led | None:
         for cursor in cursors
         if cursor.oldest
     )
-    return Led(partition.id, partition.chain, log.flushed, log.size_at(log.flushed), acked, oldest, _safe(partition))
+    size_bytes = log.size_at(log.flushed)
+    return Led(partition.id, partition.chain, log.flushed, size_bytes, acked, oldest, _safe(partition), log.has_delayed)
 
 
 def _safe(partition: Partition) -> tuple[tuple[str, SafeCursor], ...]:

@@ -35,7 +35,7 @@ from ..values.kinds import TimerKind
 from ..values.log import DueRow
 from ..values.segment import Segment
 from ..values.segments import Changes
-from . import cancelling, ledger, serving
+from . import cancelling, ledger, retaining, serving
 
 AHEAD_MS: Final = 2_000
 """Rows that are due within this time are in memory."""
@@ -149,6 +149,7 @@ def _go_on(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     segment, log = partition.chain.segment(firing.no), partition.logs[firing.no]
     assert segment is not None
     cancelling.confirm(broker, firing)
+    retaining.confirm(broker, firing)
     _read_ahead(broker, partition, firing)
     _make_volleys(broker, partition, firing, log)
     _read(broker, partition, firing)

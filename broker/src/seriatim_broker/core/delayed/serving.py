@@ -10,7 +10,7 @@ from ..peers import right
 from ..state.broker import BrokerState
 from ..state.delayed import Firing
 from ..state.partition import Partition
-from ..values.delayed_messages import DelayedCancelled
+from ..values.delayed_messages import DelayedCancelled, PendingFound
 from ..values.kinds import TimerKind
 from ..values.ledger_rows import LedgerRowError
 from ..values.segment import Segment, SegmentState
@@ -110,8 +110,15 @@ def stop(broker: BrokerState, partition: Partition, firing: Firing) -> None:
         log.delayed.fresh = None
     for one in (*firing.cancels, *firing.reads.values()):
         try_again(broker, one.request, f"another broker serves segment {firing.no} now")
+    for request in (*firing.retention.new, *(one.request for one in firing.retention.asked)):
+        refuse_pending(broker, request, f"another broker serves segment {firing.no} now")
 
 
 def try_again(broker: BrokerState, request: int, why: str) -> None:
     """Refuse a cancellation: the client sends it again."""
     broker.out.emit(DelayedCancelled(request, None, errors.NotServingError(why, retry_after_ms=RETRY_AFTER_MS)))
+
+
+def refuse_pending(broker: BrokerState, request: int, why: str) -> None:
+    """It is not known what is pending: retention passes nothing, and asks again."""
+    broker.out.emit(PendingFound(request, 0, errors.NotServingError(why, retry_after_ms=RETRY_AFTER_MS)))

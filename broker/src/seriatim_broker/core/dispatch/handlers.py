@@ -31,7 +31,7 @@ from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_k
 from ..consumers.ranges import range_reads, surveys
 from ..control import drain, holdings, orders, retention
 from ..copies import copying, gaps, producer_tables, repair, settle
-from ..delayed import cancelling, firing, ledger, listing
+from ..delayed import cancelling, firing, ledger, listing, retaining
 from ..peers import lanes, right
 from ..state.broker import BrokerState
 from ..state.consumers import KeyedServed
@@ -268,6 +268,7 @@ EVENTS: dict[type, Handler] = {
     ev.DeadLetterRead: _reader(dead_letters.on_read),
     ev.ForwardsDone: at_known(_forwards_done),
     dm.DueRead: at_known(firing.on_due_read),
+    dm.PendingRead: at_known(retaining.on_read),
     dm.VolleyRead: at_known(_volley_read),
     dm.DelayedFound: at_known(cancelling.on_found),
     dm.VolleysStored: at_known(firing.on_stored),
@@ -290,6 +291,7 @@ EVENTS: dict[type, Handler] = {
     dm.ListFiring: _at(listing.list_firing),
     dm.FilterDelayed: _at(listing.filter_delayed),
     dm.DelayedPending: _at(listing.on_pending),
+    dm.AskPending: _at(retaining.ask),
     ev.ResolveProducer: _at(routes.on_resolve),
     ev.ResolveConsumer: _at(questions.on_resolve),
     ev.DescribeConsumerGroup: _at(questions.on_describe),

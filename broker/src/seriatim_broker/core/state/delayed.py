@@ -140,6 +140,46 @@ class Cancelling(NamedTuple):
     serial: int = 0
 
 
+class Retaining(NamedTuple):
+    """A question of retention, whose answer waits.
+
+    Attributes:
+        request: The request.
+        floor: The first index that is pending.
+        serial: Of the control record that has this floor; None: none has yet.
+    """
+
+    request: int
+    floor: int
+    serial: int | None
+
+
+@dataclass(slots=True, eq=False)
+class RetentionAsked(State):
+    """Retention asks for the first index that is pending.
+
+    Attributes:
+        new: The questions for which rows are read.
+        asked: The other ones, which wait for a control record.
+        reading: The serial of the read of rows; 0: none is under way.
+        below: Messages below this index were committed when it began.
+    """
+
+    new: list[int] = field(default_factory=list)
+    asked: list[Retaining] = field(default_factory=list)
+    reading: int = 0
+    below: int = 0
+
+    def take_new(self) -> list[int]:
+        """The requests that wait for the rows, which were read."""
+        new, self.new = self.new, []
+        return new
+
+    def written(self, serial: int) -> None:
+        """A control record has all floors."""
+        self.asked = [one if one.serial is not None else one._replace(serial=serial) for one in self.asked]
+
+
 @dataclass(slots=True, eq=False)
 class Firing(State):
     """The delayed messages of a segment that this member serves.
@@ -159,6 +199,8 @@ class Firing(State):
         is_done: The segment is sealed, and nothing of it is left. None: a control record says so.
         cancels: Requests to cancel that wait for a control record.
         reads: Those for which the disk is read, by the serial of the read.
+        retention: What retention asks.
+        other_count: How many other indexes are passed, because the floor was raised over them.
         kept_until_us: It stays in memory until then: cancellations may be repeated.
     """
 
@@ -177,6 +219,8 @@ class Firing(State):
     kept_until_us: int = 0
     cancels: list[Cancelling] = field(default_factory=list)
     reads: dict[int, Cancelling] = field(default_factory=dict)
+    retention: RetentionAsked = field(default_factory=RetentionAsked)
+    other_count: int = 0
 
     @classmethod
     def of(cls, no: int, server_epoch: int, floor: int, rows: DelayRows) -> Firing:
@@ -231,6 +275,13 @@ class Firing(State):
             if volley.number:
                 self.ended.append(volley.number)
 
+    def raise_floor(self, index: int) -> None:
+        """No delayed message below an index is left. Nothing else is passed that counts."""
+        floor = self.passed.floor
+        before = self.passed.passed_from(floor)
+        self.passed.pass_below(index)
+        self.other_count += self.passed.passed_from(floor) - before
+
     def give_number(self, volley: Volley) -> None:
         """The volley, whose body was read, has the next number. One producer sends all volleys of the segment.
 
@@ -281,19 +332,22 @@ class Firing(State):
     def is_changed(self) -> bool:
         """Whether something is in no control record yet."""
         changed = self.passed.changed or self.passed.gone or self.cancelled.changed
-        return bool(changed or self.numbered or self.ended or self.is_done)
+        is_raised = self.passed.floor != self.ledger.acked
+        return bool(is_raised or changed or self.numbered or self.ended or self.is_done)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in memory that is not on the disk, and no request waits."""
         waits = self.cancels or self.reads or self.ledger.replications or self.volleys.waiting
-        return self.is_done is None and not (waits or self.is_changed)
+        is_asked = bool(self.retention.new or self.retention.asked)
+        return self.is_done is None and not (is_asked or waits or self.is_changed)
 
     def take_changes(self, serial: int) -> LedgerChange:
         """What changed since the last call. The control record with this serial has it."""
         for volley in self.numbered:
             volley.written = serial
         self.cancels = [one if one.serial else one._replace(serial=serial) for one in self.cancels]
+        self.retention.written(serial)
         puts, deletes = self.passed.take_changes()
         puts += [write_cancelled(block, self.cancelled.blocks[block]) for block in sorted(self.cancelled.changed)]
         puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.span)) for volley in self.numbered]

@@ -35,6 +35,17 @@ class ReadDue:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadPending:
+    """Read rows of delayed batches of a segment by index, from one on; answered by `PendingRead(serial)`."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    from_index: int
+    count_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadVolley:
     """Read delayed messages, and make the body of a volley of them; answered by `VolleyRead(serial)`.
 
@@ -123,12 +134,31 @@ class DelayedFiltered:
     error: SeriatimError | None
 
 
+@dataclass(frozen=True, slots=True)
+class PendingFound:
+    """The answer to `AskPending`: nothing below the index `first` is delayed any more, unless there is an `error`."""
+
+    request: int
+    first: int
+    error: SeriatimError | None
+
+
 # ---- events ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DueRead:
     """The answer to `ReadDue`; `rows` is None if the read failed."""
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    rows: tuple[DueRow, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRead:
+    """The answer to `ReadPending`; `rows` is None if the read failed."""
 
     serial: int
     partition: PartitionId
@@ -209,6 +239,24 @@ class DelayedPending:
     amount: Amount
 
 
+@dataclass(frozen=True, slots=True)
+class AskPending:
+    """Below which index is nothing delayed any more, in a segment that is served here? Answered by `PendingFound`."""
+
+    request: int
+    partition: PartitionId
+    segment_no: int
+
+
 DelayedEvent = (
-    DueRead | VolleyRead | DelayedFound | VolleysStored | CancelDelayed | ListFiring | FilterDelayed | DelayedPending
+    DueRead
+    | PendingRead
+    | VolleyRead
+    | DelayedFound
+    | VolleysStored
+    | CancelDelayed
+    | ListFiring
+    | FilterDelayed
+    | AskPending
+    | DelayedPending
 )

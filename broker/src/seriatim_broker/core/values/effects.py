@@ -21,7 +21,9 @@ from .delayed_messages import (
     FindDelayed,
     FireVolleys,
     FiringListed,
+    PendingFound,
     ReadDue,
+    ReadPending,
     ReadVolley,
 )
 from .events import ConsumerGroupOperation, CursorRecord
@@ -568,6 +570,7 @@ class Led:
             cursor, offset.
         safe: What of it is durable on every eligible member, of the consumer groups that this member serves or has
             served.
+        has_delayed: Whether the open segment has delayed messages, perhaps all of them fired.
     """
 
     partition: PartitionId
@@ -577,6 +580,7 @@ class Led:
     acked: tuple[tuple[str, int, int, int], ...]
     oldest: tuple[tuple[str, int, int, int], ...] = ()
     safe: tuple[tuple[str, SafeCursor], ...] = ()
+    has_delayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -767,12 +771,14 @@ Effect = (
     | ReadDeadLetter
     | ForwardBatches
     | ReadDue
+    | ReadPending
     | ReadVolley
     | FindDelayed
     | FireVolleys
     | DelayedCancelled
     | FiringListed
     | DelayedFiltered
+    | PendingFound
     | ReadChain
     | WriteChain
     | ReadCertificate

@@ -39,6 +39,7 @@ from ...runtime.driver.delayed_reads import DUE_MS_MAX
 from ..calls.addresses import Addresses
 from ..calls.outbound import BrokerCalls, is_forwarded
 from ..calls.services import Services, answered, remaining_s, typed_errors
+from ..distributed.pending import first_here
 
 ROUND_PAUSE_S: Final = 0.02
 """Pause before a cancellation that cannot be answered now is tried again, until the deadline."""
@@ -199,6 +200,17 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
             if no < chain.open_segment.no:
                 return None
         return ""
+
+    # ---- retention ----------------------------------------------------------------------------------------
+
+    @typed_errors
+    async def FirstPending(  # noqa: N802
+        self, request: delayed_pb2.FirstPendingRequest, context: Any
+    ) -> delayed_pb2.FirstPendingResponse:
+        """How far retention may go in a segment that this broker serves."""
+        left_s = remaining_s(context) * 0.9
+        first = await first_here(self._services, PartitionId(request.partition_id), request.segment, left_s)
+        return delayed_pb2.FirstPendingResponse(first=first)
 
     # ---- list -------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from seriatim_api.ids import PartitionId, make_offset
 
 from ...core.values import delayed_messages as dm
 from ...core.values.delayed import VOLLEY_BYTES_MAX, VolleyRow
-from ...core.values.delayed_messages import DelayedFound, DueRead, VolleyRead
+from ...core.values.delayed_messages import DelayedFound, DueRead, PendingRead, VolleyRead
 from ...core.values.log import Batch
 from ...interfaces.bodies import Bodies, OpenedBody
 from ...interfaces.storage import Storage
@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DelayedReads:
-    """Carries out `ReadDue`, `ReadVolley` and `FindDelayed`.
+    """Carries out `ReadDue`, `ReadPending`, `ReadVolley` and `FindDelayed`.
 
     Args:
         storage: The disk.
@@ -64,6 +64,17 @@ class DelayedReads:
             _log.error("due_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
             return DueRead(effect.serial, effect.partition, effect.segment_no, None)
         return DueRead(effect.serial, effect.partition, effect.segment_no, tuple(rows))
+
+    async def pending(self, effect: dm.ReadPending) -> PendingRead:
+        """Rows of delayed batches by index."""
+        try:
+            rows = await self._storage.read_delayed(
+                effect.partition, effect.segment_no, effect.from_index, effect.count_max
+            )
+        except SeriatimError as exc:
+            _log.error("pending_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
+            return PendingRead(effect.serial, effect.partition, effect.segment_no, None)
+        return PendingRead(effect.serial, effect.partition, effect.segment_no, tuple(rows))
 
     async def find(self, effect: dm.FindDelayed) -> DelayedFound:
         """The header of the delayed batch that has an index."""

@@ -76,10 +76,20 @@ Reply = (
     | dm.DelayedCancelled
     | dm.FiringListed
     | dm.DelayedFiltered
+    | dm.PendingFound
 )
 Deliver = Callable[[int, fx.DeliveryEvent], None]
 
-_Reading = fx.ReadLog | fx.ReadKeys | fx.ReadRows | fx.ReadDeadLetter | dm.ReadDue | dm.ReadVolley | dm.FindDelayed
+_Reading = (
+    fx.ReadLog
+    | fx.ReadKeys
+    | fx.ReadRows
+    | fx.ReadDeadLetter
+    | dm.ReadDue
+    | dm.ReadPending
+    | dm.ReadVolley
+    | dm.FindDelayed
+)
 
 
 async def ask(driver: Driver, event_of: Callable[[int], Event], deadline_s: float) -> Reply:
@@ -186,6 +196,7 @@ class Driver:
             fx.ReadRows: self._keyed_reads.rows,
             fx.ReadDeadLetter: self._keyed_reads.dead_letter,
             dm.ReadDue: delayed_reads.due,
+            dm.ReadPending: delayed_reads.pending,
             dm.ReadVolley: delayed_reads.volley,
             dm.FindDelayed: delayed_reads.find,
         }
@@ -448,6 +459,7 @@ class Driver:
             fx.ReadDeadLetter: self._read,
             fx.ForwardBatches: self._forward_batches,
             dm.ReadDue: self._read,
+            dm.ReadPending: self._read,
             dm.ReadVolley: self._read,
             dm.FindDelayed: self._read,
             dm.FireVolleys: self._fire_volleys,

@@ -77,7 +77,7 @@ class _Begun(NamedTuple):
         below: The tail of the log. What is appended from there on is not read.
         appended: What the log says of delayed messages that were appended.
         floor: The floor of the window.
-        passed: How many indexes of the window were passed from there on.
+        passed: How many delayed messages were passed from there on.
     """
 
     at_us: int
@@ -105,7 +105,7 @@ class _Count:
 
     def passed(self, firing: Firing) -> int:
         """How many messages were passed since it began."""
-        return firing.passed.passed_from(self.begun.floor) - self.begun.passed
+        return _passed_from(firing, self.begun.floor) - self.begun.passed
 
     def left(self, firing: Firing, log: SegmentLog) -> Amount | None:
         """What waits now; None: it is not counted yet."""
@@ -209,7 +209,7 @@ class DelayedCounts:
         floor = firing.passed.floor
         begun = _Begun(
             self._clock.monotonic_us(), first_left(firing, log), frozenset(firing.in_volleys), log.tail,
-            _appended(log), floor, firing.passed.passed_from(floor),
+            _appended(log), floor, _passed_from(firing, floor),
         )  # fmt: skip
         count = _Count(firing.server_epoch, log.start, log.tail, begun)
         self._to_count.put_nowait((place, count))
@@ -325,3 +325,8 @@ def _oldest_due_ms(firing: Firing, now_ms: int) -> int:
 
 def _appended(log: SegmentLog) -> Amount:
     return log.delayed.appended if log.delayed is not None else NONE_WAIT
+
+
+def _passed_from(firing: Firing, floor: int) -> int:
+    """How many messages from an index on were passed, without those that were never delayed."""
+    return firing.passed.passed_from(floor) - firing.other_count

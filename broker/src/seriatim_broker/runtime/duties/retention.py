@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -133,8 +133,14 @@ class Retention:
         self._near: dict[PartitionId, Nearness] = {}
         self._behind: dict[PartitionId, tuple[str, dict[str, Unread]]] = {}
         self._asked_us: int | None = None  # when `unread` was asked for last
+        self._pending: dict[PartitionId, dict[int, int]] = {}  # the first pending index of segments
+        self._ask_pending: Callable[[PartitionId, Segment], Awaitable[int]] | None = None
         self._policies: dict[PartitionId, Policy] = {}
         self._by_topic: dict[str, tuple[PartitionId, ...]] = {}
+
+    def on_pending(self, ask: Callable[[PartitionId, Segment], Awaitable[int]]) -> None:
+        """Have the first pending index of a segment asked for with this. Until then, what may be delayed stays."""
+        self._ask_pending = ask
 
     async def run(self) -> None:
         """Scan until cancelled."""
@@ -203,7 +209,7 @@ class Retention:
                 except SeriatimError as exc:
                     _log.warning("not_trimmed", partition=partition.partition, error=str(exc))
             after = led[-1].partition
-        for known in (self._looked, self._firsts, self._retained, self._near, self._behind):
+        for known in (self._looked, self._firsts, self._retained, self._near, self._behind, self._pending):
             for id_ in known.keys() - seen:
                 del known[id_]
         self.figures = figures_of(tuple(self._retained.values()), tuple(self._near.values()))
@@ -272,6 +278,7 @@ class Retention:
         readers, revision = await self._readers(led)
         if policy.keeps_unread:
             no, start = await self._spare_unread(led, policy, readers, no, start)
+        no, start = await self._spare_delayed(led, no, start)
         kept_no = rules.first_kept(chain, no, readers)
         no, start, kept_no = rules.cut(chain, no, start, kept_no)
         becomes_stub = any(s.no < no and s.is_settled and not s.is_stub and s.sealed_len for s in chain.segments)
@@ -327,6 +334,40 @@ class Retention:
         if at.no != segment.no:
             return at.no, None
         return at.no, _start_of(segment, await self._find(led, Measure.INDEX, index if at.no == unread_no else 0))
+
+    async def _spare_delayed(self, led: Led, no: int, start: Start | None) -> tuple[int, Start | None]:
+        """The same place, or an earlier one: before the first message that is still delayed (rule `trim-pending`).
+
+        No limit of the topic drops these. The server of a segment knows what is left of it. If it does not answer,
+        nothing of the segment is dropped. An answer only rises, so it is kept.
+        """
+        segment = led.chain.open_segment
+        known = self._pending.setdefault(led.partition, {})
+        for gone in known.keys() - {segment.no for segment in led.chain.segments}:
+            del known[gone]
+        for sealed in led.chain.segments:
+            length = sealed.sealed_len if sealed.delayed_until_ms and not sealed.is_stub else None
+            if sealed.no >= no or length is None:
+                continue
+            if await self._first_pending(led.partition, sealed, length) < length:
+                return sealed.no, None
+        if start is None or no != segment.no or not led.has_delayed:
+            return no, start
+        first = await self._first_pending(led.partition, segment, start.first)
+        if first >= start.first:
+            return no, start
+        return no, _start_of(segment, await self._find(led, Measure.INDEX, first))
+
+    async def _first_pending(self, partition: PartitionId, segment: Segment, wanted: int) -> int:
+        """Nothing of the segment below this index is delayed any more. The server is asked if it may be `wanted`."""
+        known = self._pending[partition]
+        first = known.get(segment.no, segment.start)
+        if first < wanted and self._ask_pending is not None:
+            try:
+                first = known[segment.no] = await self._ask_pending(partition, segment)
+            except SeriatimError as exc:
+                _log.info("delayed_messages_kept", partition=partition, segment=segment.no, error=str(exc))
+        return first
 
     async def _find(self, led: Led, measure: Measure, value: int) -> BatchPlace | None:
         segment = led.chain.open_segment
