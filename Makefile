@@ -154,11 +154,11 @@ bench-compare: $(SYNCED) ## BASE=commit: the same workloads on that commit and o
 	$(BIN)/python -m e2e.bench.compare $(BASE) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 .PHONY: bench-peers
-bench-peers: $(SYNCED) ## Seriatim, Kafka and NATS in one run, with two copies and the same flushes (QUICK=1; needs a JDK 17, Maven and Go; fetches 60 MB and builds NATS)
-	@$(BIN)/python -m tools.check_java
-	$(BIN)/python -m tools.kafka.fetch
+bench-peers: $(SYNCED) ## Seriatim, Kafka and NATS in one run, with two copies and the same flushes (QUICK=1; needs a JDK 17, Maven and Go; fetches 60 MB and builds NATS; DELAYED=1: delayed messages, beside NATS and RabbitMQ; needs Go and Debian's rabbitmq-server)
+	$(if $(DELAYED),,@$(BIN)/python -m tools.check_java)
+	$(if $(DELAYED),tools/rabbitmq/build.sh,$(BIN)/python -m tools.kafka.fetch)
 	tools/nats/build.sh
-	$(BIN)/python -m e2e.bench.peers.run $(if $(QUICK),--quick)
+	$(BIN)/python -m e2e.bench.peers.$(if $(DELAYED),delayed,run) $(if $(QUICK),--quick)
 
 .PHONY: bench-timeline
 bench-timeline: $(SYNCED) ## where the time of one message goes, hop by hop, with a picture, in half a minute (SIX=1: six brokers and not two; QUICK=1)

@@ -95,7 +95,7 @@ class Arrivals:
                 await consumer.ack(fetched)
 
     async def wait_for(self, count: int, deadline_s: float) -> None:
-        """Wait until so many came, or none came for `deadline_s`; then a second for what comes twice."""
+        """Wait until that number came, or none came for `deadline_s`; then a second for what comes twice."""
         begin = time.monotonic()
         while len(self.came) < count:
             if time.monotonic() - max([begin, *(arrival.at for arrival in self.came[-1:])]) >= deadline_s:

@@ -188,12 +188,12 @@ def judge(figures: Sequence[Figure], reference: Mapping[str, float]) -> list[Fig
     return judged
 
 
-def side_by_side(figures: Sequence[Figure], title: str) -> Table:
-    """A row for each measure, a column for each broker, and below them the problems."""
+def side_by_side(figures: Sequence[Figure], title: str, rows: Mapping[str, str] = ROWS) -> Table:
+    """A row for each measure of `rows`, a column for each broker, and below them the problems."""
     found = {figure.name: figure for figure in figures}
     brokers = list(dict.fromkeys(figure.name.partition(".")[0] for figure in figures))
     drawn = narrow_table(title, *brokers)
-    for name, text in ROWS.items():
+    for name, text in rows.items():
         drawn.add_row(text, *(_cell(found.get(f"{broker}.{name}")) for broker in brokers))
     tell_below(drawn, [f"(!) {figure.text}: {figure.problem}" for figure in figures if figure.problem])
     return drawn

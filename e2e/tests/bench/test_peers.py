@@ -16,11 +16,13 @@ import yaml
 from rich.console import Console
 
 from e2e.bench.measures.figures import Figure
+from e2e.bench.peers import delayed
 from e2e.bench.peers.kafka import Kafka, KafkaCluster
 from e2e.bench.peers.nats import Nats
 from e2e.bench.peers.peer import ask
 from e2e.bench.peers.run import REFERENCE, ROWS, checked_drain, judge, measure_peer, our_drain, side_by_side
 from e2e.bench.peers.servers import ServerError, end
+from e2e.bench.workloads import Due, DueAtOnce
 
 
 def client(program: str) -> list[str]:
@@ -128,3 +130,28 @@ def test_brokers_stand_beside_one_another_and_problems_below() -> None:
     assert "200,000 msg/s" in row
     assert "75,000 msg/s (!)" in row
     assert "NATS's: 3 failed" in text
+
+
+@pytest.mark.parametrize(
+    ("answers", "problems"),
+    [
+        ({"failed": 0, "stored_before_s": 1.0}, ["", "", ""]),
+        ({"failed": 3, "stored_before_s": 1.0}, ["3 messages did not come"] * 3),
+        ({"failed": 0, "stored_before_s": -2.0}, ["", "", "the last one was stored 2.0 s after it was due"]),
+    ],
+)
+async def test_delayed_messages_of_a_peer_that_did_not_come(
+    tmp_path: Path, answers: dict[str, float], problems: list[str]
+) -> None:
+    answer = {"late_ms": [2.0, 4.0], "messages": 1_000, "seconds": 0.5, **answers}
+
+    @asynccontextmanager
+    async def cluster(_directory: Path) -> AsyncIterator[list[str]]:
+        yield client(f"import json; print(json.dumps({answer!r}))")
+
+    due = Due(kind="due", rate=1, within_ms=1, seconds=1)
+    loads = DueAtOnce(kind="due_at_once", messages=1, rate=1), 4
+    figures = await delayed.measure_peer("NATS", cluster, tmp_path, due, loads, lambda _doing: None)
+    assert [figure.name for figure in figures] == [f"NATS.{row}" for row in delayed.ROWS]
+    assert [figure.problem for figure in figures] == problems
+    assert figures[2].value == 2_000

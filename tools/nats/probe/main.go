@@ -5,6 +5,8 @@
 //	probe URLS bulk STREAM SECONDS PENDING  as many as the servers take: {"messages": n, "seconds": s, "failed": n}
 //	probe URLS drain STREAM                 reads all in order: {"messages": n, "seconds": s, "gaps": n}
 //	probe URLS steady STREAM RATE SECONDS   sends at a rate: {"started": true}, then {"gap_ms": g, "failed": n, ...}
+//	probe URLS due COPIES RATE WITHIN_MS SECONDS   schedules due at random: {"late_ms": [...], "failed": n}
+//	probe URLS at_once COPIES STREAMS MESSAGES     schedules due at once: {"messages": n, "seconds": s, ...}
 //
 // A message has 512 bytes. The producer's settings are the client's defaults, apart from PENDING. For `single`, `bulk`
 // and `drain` the client connects to the stream's leader, as the clients of other brokers do by themselves. With
@@ -65,6 +67,9 @@ func main() {
 	var connection *nats.Conn
 	var err error
 	switch os.Args[2] {
+	case "due", "at_once":
+		scheduled(os.Args[1], os.Args[2], os.Args[3:])
+		return
 	case "single", "bulk", "drain":
 		connection = onLeader(os.Args[1], os.Args[3])
 	default:
