@@ -169,6 +169,7 @@ class Process:
             dm.ReadVolley: self._read_log,
             dm.FindDelayed: self._read_log,
             dm.FireVolleys: lambda effect: self._scene.delayed.fire(self, effect),
+            dm.ReadFired: lambda effect: self._scene.delayed.read_fired(self, effect),
             dm.DelayedCancelled: self._answer_client,
             dm.PendingFound: self._answer_client,
             fx.ReadChain: self._ask_coordinator,

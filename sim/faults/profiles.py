@@ -129,6 +129,7 @@ PROFILES: dict[str, Profile] = {
     "letters-lost": Profile(dead_letters.letters_lost, 0, LETTERS),
     "letters-restored": Profile(dead_letters.letters_restored, 0, LETTERS),
     "delayed": Profile(delayed.delayed, 0, DELAYED),
+    "delayed-blind": Profile(delayed.delayed_blind, 0, DELAYED),
     "keyed-moved": Profile(keyed.keyed_moved, 0),
     "keyed-dropped": Profile(keyed.keyed_dropped, 0),
     "keyed-gone": Profile(keyed.keyed_gone, 0),

@@ -40,11 +40,11 @@ class Delayed:
     """Follows each message that was sent with a due time.
 
     Attributes:
-        blind: Segments whose servers do not have the ledger of what was done there.
+        forgotten: Segments in which cancellations were lost, because no ledger was left.
     """
 
     def __init__(self, seen: Seen, two_copies: TwoCopies) -> None:
-        self.blind: set[tuple[PartitionId, int]] = set()
+        self.forgotten: set[tuple[PartitionId, int]] = set()
         self._seen = seen
         self._two_copies = two_copies
         self._places: dict[int, list[Place]] = {}  # where a message is delayed
@@ -76,7 +76,7 @@ class Delayed:
             for message in messages_of(batch):
                 self._fired.setdefault(message, []).append((header.segment, header.base_index))
                 what = f"{who} puts {message} at {header.segment}:{header.base_index}, because it is due"
-                if self._is_cancelled(message):
+                if self._is_cancelled(message) and not self._is_forgotten(message):
                     self._seen.fail("D2", f"{what}, and it was cancelled")
                 self._check_early(what, partition, batch, message, wall_ms)
 
@@ -103,7 +103,7 @@ class Delayed:
         """The application of a group is given a message."""
         if self._at.get((partition, offset)) is not None:
             self._seen.fail("D4", f"{what}, where it is delayed")
-        if self._is_cancelled(message):
+        if self._is_cancelled(message) and not self._is_forgotten(message):
             self._seen.fail("D2", f"{what}, and it was cancelled")
 
     def stands_before(self, partition: PartitionId, message: int, batch: Batch) -> bool:
@@ -134,11 +134,11 @@ class Delayed:
                 seen.fail("D3", f"{what}, and it was acknowledged")
             return
         known = self._answers.setdefault(message, outcome)
-        if known is not outcome:
+        if known is not outcome and not self._is_forgotten(message):
             seen.fail("D3", f"{what}, and the answer was {known.value}")
         if outcome is CancelOutcome.CANCELLED:
             fired = [place for place in self._fired.get(message, ()) if self._is_kept(partition, *place)]
-            if fired:
+            if fired and not self._is_forgotten(message):
                 seen.fail("D2", f"{what}, and it is at {fired}")
 
     # ---- the end ------------------------------------------------------------------------------------
@@ -154,20 +154,16 @@ class Delayed:
             order: Each (offset, message) that is visible.
         """
         visible = {message for _, message in order}
-        waiting = [(offset, one) for offset, one in delayed if one not in visible and not self._is_cancelled(one)]
-        return [one for offset, one in waiting if not self.waits_for_ledger(partition, offset)]
+        return [one for _, one in delayed if one not in visible and not self._is_cancelled(one)]
 
-    def waits_for_ledger(self, partition: PartitionId, offset: int) -> bool:
-        """Whether the server of a segment does not know what was done there, so that it does nothing."""
-        is_blind = (partition, split_offset(offset)[0]) in self.blind
-        if is_blind:
-            self._seen.excuse(Excuse.BLIND_SERVER)
-        return is_blind
-
-    def _may_wait(self, message: int) -> bool:
-        fate = self._seen.fates[message]
+    def _is_forgotten(self, message: int) -> bool:
+        """Whether its cancellation may be lost, because no member was left that had the ledger of its segment."""
+        partition = self._seen.fates[message].partition
         places = self._places.get(message, ())
-        return self._is_lost(message) or any(self.waits_for_ledger(fate.partition, place.offset) for place in places)
+        is_forgotten = any((partition, split_offset(place.offset)[0]) in self.forgotten for place in places)
+        if is_forgotten:
+            self._seen.excuse(Excuse.FORGOTTEN_CANCELLATION)
+        return is_forgotten
 
     def _is_cancelled(self, message: int) -> bool:
         return self._answers.get(message) is CancelOutcome.CANCELLED
@@ -214,10 +210,10 @@ class Delayed:
             if visible[message] > 1:
                 seen.fail("D1", f"{message} is visible at {where}")
             if answer is CancelOutcome.CANCELLED:
-                if where:
+                if where and not self._is_forgotten(message):
                     seen.fail("D2", f"{message} was cancelled, and is visible at {where}")
                 seen.states.add("cancelled for good")
-            elif not where and answer is CancelOutcome.TOO_LATE and not self._may_wait(message):
+            elif not where and answer is CancelOutcome.TOO_LATE and not self._is_lost(message):
                 seen.fail("D3", f"the cancellation of {message} came too late, and it is not visible")
-            elif not where and fate.outcome == "ok" and not self._may_wait(message):
+            elif not where and fate.outcome == "ok" and not self._is_lost(message):
                 seen.fail("D1", f"{message} was acknowledged at {format_offset(fate.offset or 0)}, and is not visible")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from seriatim_api.batch import FLAG_DELAYED
+from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED
 from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
 from seriatim_broker.core.values.segment import Segment, SegmentState
 
@@ -118,7 +118,7 @@ class Deliveries:
             batch = seen.placed.get((partition, segment_no, index))
             if batch is None:
                 seen.fail("I5", f"{group} is to skip {segment_no}:{index}, where no batch begins")
-            if batch.header.flags & FLAG_DELAYED:
+            if batch.header.flags & (FLAG_DELAYED | FLAG_CONTROL):
                 index = batch.header.end_index
                 continue
             seen.states.add("skipped a repeat")

@@ -33,4 +33,4 @@ class Excuse(enum.Enum):
     TIME_UNKNOWN = "append times after an unsettled segment"
     FORGOTTEN_CURSOR = "retention drops messages of a group whose cursor the coordinator has lost"
     OLDER_CURSOR = "a server believes the cursor of an older copy of the coordinator"
-    BLIND_SERVER = "what is delayed waits, because its server does not have the ledger"
+    FORGOTTEN_CANCELLATION = "a cancellation is lost with all ledgers of the segment"

@@ -153,7 +153,7 @@ class Ledgers:
                 return None
             for place, message in enumerate(messages_of(batch)):
                 known[batch.header.base_index + place] = message
-        return known[index]
+        return known.get(index)  # a control batch has no message
 
     def _is_repeat(self, partition: PartitionId, offset: int, message: int) -> bool:
         """Whether readers pass the message there: it is delayed, or it is earlier in the order, too.

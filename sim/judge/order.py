@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED
+from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED
 from seriatim_api.ids import PartitionId, make_offset
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.segment import SegmentState
@@ -43,15 +43,21 @@ class Order:
         self, chain: Chain, open_length: int, done: Collection[int]
     ) -> Iterator[tuple[tuple[int, int], bool]]:
         """The first place of each message, and whether it is delayed there. What is fired is another batch: its own
-        producer and epoch say whether it is a repeat."""
+        producer and epoch say whether it is a repeat, or was fenced in a segment before."""
         seen: set[object] = set(done)
+        fenced: dict[bytes, int] = {}
         for segment in (*self._seen.left.get(chain.partition, ()), *chain.segments):
             length = open_length if segment.state is SegmentState.OPEN else segment.sealed_len
             if segment.state is SegmentState.LOST:
                 continue
             assert length is not None, f"segment {segment.no} is not settled"
+            epochs = dict(fenced)
             for batch in self._seen.batches(chain.partition, segment.no, length):
                 header = batch.header
+                if header.flags & (FLAG_FIRED | FLAG_CONTROL):
+                    epochs[header.producer] = max(header.producer_epoch, epochs.get(header.producer, 0))
+                if header.flags & FLAG_FIRED and header.producer_epoch < fenced.get(header.producer, 0):
+                    continue
                 fired = (header.producer, header.producer_epoch) if header.flags & FLAG_FIRED else ()
                 for place, message in enumerate(messages_of(batch)):
                     name = (*fired, message) if fired else message
@@ -59,6 +65,7 @@ class Order:
                         seen.add(name)
                         offset = make_offset(segment.no, header.base_index + place)
                         yield (offset, message), bool(header.flags & FLAG_DELAYED)
+            fenced = epochs
 
     def _replay_length(self, chain: Chain, open_length: int) -> int:
         """How many messages `replay` would give; remembered, because callers ask often while nothing changes."""

@@ -78,11 +78,20 @@ class Carrier:
             request.finish(NotServingError("no process listens"))
             return
         self._run += 1
+        is_one_producer = len({header.producer for header, _ in batches}) == 1
         for at, (header, body) in enumerate(batches):
+            starts_run = at == 0 or not is_one_producer
             number = self._clients.ask(None, partial(self._answered, request, at, accepted))
             target.deliver(
                 Append(
-                    number, partition, header, body, self._run, at == 0, AckLevel.REPLICATED_FLUSHED, is_forward=True
+                    number,
+                    partition,
+                    header,
+                    body,
+                    self._run,
+                    starts_run,
+                    AckLevel.REPLICATED_FLUSHED,
+                    is_forward=True,
                 )
             )
 

@@ -6,20 +6,23 @@ first, and follows what that one says: which broker serves the segment, and wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seriatim_api.batch import parse_header
-from seriatim_api.errors import SeriatimError
+from seriatim_api.delayed import MOVE_MARK, fire_producer, move_producer
+from seriatim_api.errors import NotServingError, SeriatimError
 from seriatim_api.ids import PartitionId, format_offset
+from seriatim_broker.core.delayed.listing import complete_below
 from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values.chain import Chain
+from seriatim_broker.core.values.delayed import spans_in
 from seriatim_broker.core.values.events import Event
-from seriatim_broker.core.values.log import Batch, DueRow
+from seriatim_broker.core.values.log import Batch, DueRow, StoredVolley
 from seriatim_broker.core.values.positions import Measure
-from seriatim_broker.core.values.segment import Segment, Start
+from seriatim_broker.core.values.segment import Segment, SegmentState, Start
 from seriatim_broker.runtime.driver.delayed_reads import DelayedReads
 from seriatim_broker.testing.memory_disk import MemoryDisk
 from seriatim_broker.testing.simulated_bodies import SimulatedBodies, messages_of
@@ -49,6 +52,7 @@ ANSWER_US = 300_000
 
 ASKED_TIMES = 3
 """So often retention asks a server that does not answer."""
+MANY = 1 << 30
 
 PAUSE_US = 60_000
 """The longest pause before it is sent again."""
@@ -89,17 +93,8 @@ class Delayed:
 
     @property
     def is_done(self) -> bool:
-        """Whether each cancellation has its final answer, as far as servers know what was done in their segments."""
-        rules = self._judge.rules.delayed
-        rules.blind = set(self._blind())
-        return all(rules.waits_for_ledger(one.partition, one.at) for one in self._open)
-
-    def _blind(self) -> Iterator[tuple[PartitionId, int]]:
-        processes = [broker.process for broker in self._cluster.brokers.values()]
-        for process in processes:
-            watched = process.watched if process is not None else None
-            for partition in watched.core.partitions.values() if watched is not None else ():
-                yield from ((partition.id, no) for no, right in partition.rights.items() if right.blind)
+        """Whether each cancellation has its final answer."""
+        return not self._open
 
     def start(self) -> None:
         """The judge looks at what is pending from now on."""
@@ -123,6 +118,51 @@ class Delayed:
         else:
             found = _at_once(reads.due(effect))
         process.deliver(found)
+
+    def read_fired(self, process: CoreProcess, effect: dm.ReadFired) -> None:
+        """A server asks what was fired of its segment; members that have later ones in full answer, or none does."""
+        self._schedule.after(self._schedule.rng.randint(1_000, 50_000), self._read_fired, process, effect)
+
+    def _read_fired(self, process: CoreProcess, effect: dm.ReadFired) -> None:
+        place, asked_no = effect.partition, effect.segment_no
+        chain = self._judge.seen.history[place][-1]
+        is_known = chain.epoch >= effect.chain_epoch
+        own = [fire_producer(place, asked_no), move_producer(place, asked_no)]
+        fired: list[StoredVolley] = []
+        epochs = [0]
+        for segment in chain.segments if is_known else ():
+            if segment.no < asked_no or segment.state is SegmentState.LOST or segment.is_stub:
+                continue
+            is_open = segment is chain.open_segment
+            is_known = is_known and (is_open or segment.is_settled)
+            names = [segment.master] if is_open else [segment.server, *segment.eligible]
+            lists = (self._volleys(name.broker, place, segment.no) for name in names)
+            found = next((volleys for volleys in lists if volleys is not None), None)
+            is_known = is_known and found is not None
+            found = [one for one in found or () if one.producer in own and one.epoch >= max(epochs)]
+            fired += [one for one in found if one.message_count]
+            epochs += [one.epoch for one in found if one.message_count or one.epoch != effect.epoch]
+        rows = [(one.origin, one.message_count) for one in fired]
+        moved = [
+            (one.index, one.origin, one.message_count)
+            for one in process.broker.disk.read_volleys(place, asked_no, 0, MANY)
+            if one.producer.endswith(MOVE_MARK) and one.message_count
+        ]
+        error = None if is_known else NotServingError("a segment cannot be read now")
+        self._judge.seen.states.add("fired messages read" if is_known else "fired messages not read")
+        process.deliver(
+            dm.FiredRead(effect.serial, place, asked_no, spans_in(asked_no, rows, moved), max(epochs), error)
+        )
+
+    def _volleys(self, name: str, place: PartitionId, no: int) -> list[StoredVolley] | None:
+        """The committed volleys in a segment, if the broker runs and has the segment in full."""
+        process = self._cluster.brokers[name].process
+        watched = process.watched if process is not None and process.is_serving else None
+        partition = watched.core.partitions.get(place) if watched is not None else None
+        length = complete_below(partition, no) if partition is not None else None
+        if process is None or length is None:
+            return None
+        return [one for one in process.broker.disk.read_volleys(place, no, 0, MANY) if one.index < length]
 
     def _notice(self, process: CoreProcess, partition: PartitionId, no: int) -> None:
         self._judge.rules.delayed.fires(partition, no, process.wall_ms)

@@ -68,7 +68,7 @@ FLAG_HELD: Final = 1 << 10
 FLAG_RELEASED: Final = 1 << 11
 FLAG_LATE: Final = 1 << 12
 FLAG_CONTROL: Final = 1 << 13
-FLAGS_KNOWN: Final = (1 << 10) - 1
+FLAGS_KNOWN: Final = (1 << 10) - 1 | FLAG_CONTROL
 """A header with another flag is refused wherever it is read: its batch would count as an ordinary one."""
 
 FLAG_NAMES: Final = {
@@ -80,7 +80,7 @@ FLAG_NAMES: Final = {
     FLAG_LATE: "LATE",
     FLAG_CONTROL: "CONTROL",
 }
-FLAGS_UNSERVED: Final = FLAG_SOURCE_SEQUENCE | FLAG_FIRED
+FLAGS_UNSERVED: Final = FLAG_SOURCE_SEQUENCE | FLAG_FIRED | FLAG_CONTROL
 """A master refuses a client's batch with one of these: brokers do not do what it says, or only they may say it."""
 
 _STRUCT: Final = struct.Struct("<2sBBIIIQII16sQqqqqQ16s8s16sIIQ32sII")

@@ -54,6 +54,7 @@ from .rpc.calls.limits import SERVER_OPTIONS
 from .rpc.calls.outbound import BrokerCalls
 from .rpc.calls.services import Services
 from .rpc.calls.transport import PLAIN, TlsTransport, Transport
+from .rpc.distributed.fired_reads import FiredReads
 from .rpc.distributed.forwards import Forwards
 from .rpc.distributed.master_appends import MasterAppends
 from .rpc.distributed.pending import PendingCalls
@@ -425,8 +426,9 @@ class Broker:
         self._publisher = Publisher(self._services, self._calls, places, self._staging)
         self._driver.on_fetch(self._staging.fetch)
         self._forwards = Forwards(self._services, MasterAppends(self._services, self._calls))
-        self._driver.on_forward(self._forwards.forward, self._forwards.fire)
         runtime.retention.on_pending(PendingCalls(self._services, self._calls).first)
+        read_fired = FiredReads(self._services, self._calls).read
+        self._driver.on_forward(self._forwards.forward, self._forwards.fire, read_fired)
         runtime.stage_floors.on_read(self._staging.manifest)
         runtime.unfinished_publications.on_finish(self._publisher.finish_again)
         self._is_assembled = True

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, FLAG_PUBLISH, FLAG_STAGED
+from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, FLAG_PUBLISH, FLAG_STAGED
 from seriatim_api.delay_limits import DelayLimits
 from seriatim_api.delayed import EARLY_MS_MAX, fire_producer, move_producer
 from seriatim_api.errors import BadRequestError, OverloadedError, ProducerFencedError, SequenceGapError
@@ -181,6 +181,17 @@ def test_volleys_of_an_outdated_server_are_refused() -> None:
         kind = ProducerFencedError if number in (3, 4) else SequenceGapError if number == 6 else type(None)
         assert type(error) is kind, (epoch, sequence)
     assert len(bench.writes(PutBatch)) == 4, "and 5/0 is a repeat"
+
+
+def test_a_fence_is_stored_only_in_a_new_epoch() -> None:
+    bench = master()
+    more = {"is_forward": True, "producer": fire_producer(P, 1), "flags": FLAG_CONTROL}
+    for number, (epoch, kind) in enumerate(
+        ((2, type(None)), (2, ProducerFencedError), (1, ProducerFencedError), (3, type(None)))
+    ):
+        error = send(bench, 0, number=number, epoch=epoch, **more)
+        assert type(error) is kind, epoch
+        assert error is None or error.details["epoch"] == "2"
 
 
 def test_a_moved_batch_stays_delayed_and_keeps_its_due_time() -> None:

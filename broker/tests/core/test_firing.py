@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, parse_header
-from seriatim_api.delayed import CancelOutcome, fire_producer
+from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, parse_header
+from seriatim_api.delayed import CancelOutcome, fire_producer, move_producer
 from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_broker.core.delayed.firing import AHEAD_MS
 from seriatim_broker.core.state import delayed as delayed_state
@@ -25,6 +25,7 @@ from seriatim_broker.core.values.delayed import (
     is_ledger_name,
     ledger_name,
     read_delay_rows,
+    spans_in,
 )
 from seriatim_broker.core.values.ledger_rows import LedgerRowError
 from seriatim_broker.core.values.log import Batch, DueRow, PutBatch
@@ -51,6 +52,7 @@ class Firing(Bench):
         self.lag = False  # the follower confirms no control record
         self.fits = 10_000  # how many messages fit into a body
         self.is_slow = False  # rows that are due are not read yet
+        self.answers_fence = True
 
     @classmethod
     def opened(cls) -> Firing:
@@ -102,6 +104,9 @@ class Firing(Bench):
             rows = [row for batch in self.batches() if (row := DueRow.of(batch.header))]
             rows = [row for row in rows if row.index + row.message_count > effect.from_index]
             self.do(dm.PendingRead(serial, P, 1, tuple(rows[: effect.count_max])))
+        elif isinstance(effect, dm.FireVolleys) and self.answers_fence and not effect.batches[0][1]:
+            self.answered.add(serial)
+            self.do(dm.VolleysStored(P, 1, serial, 2, None))
         elif isinstance(effect, dm.ReadVolley):
             self.answered.add(serial)
             is_bad = not self.unreadable.isdisjoint(effect.span.indexes)
@@ -186,7 +191,7 @@ def test_a_delayed_message_is_fired_when_it_is_due_and_not_before(bench: Firing)
     assert bench.volleys() == [[0]]
     (request,) = bench.requested()
     fired = parse_header(request.batches[0][0])
-    assert (fired.producer, fired.producer_epoch, fired.base_sequence) == (fire_producer(P, 1), 1, 0)
+    assert (fired.producer, fired.producer_epoch, fired.base_sequence) == (fire_producer(P, 1), 1, 1)
     assert fired.flags & FLAG_FIRED
     assert not fired.flags & FLAG_DELAYED
     assert fired.origin == (P, make_offset(1, 0))
@@ -451,3 +456,66 @@ def test_a_read_before_the_first_message_names_an_index_that_can_be() -> None:
     ahead = Ahead(upto=ALL)
     ahead.add(DueRow(500, 0, 1, 1), 100)
     assert ahead.upto == (499, INDEX_MAX)
+
+
+def _learns(bench: Firing, last_epoch: int, *fired: Span) -> None:
+    """The server reads what was fired, and what the log says."""
+    bench.serve()
+    (asked,) = [one for one in bench.all(dm.ReadFired) if one.serial not in bench.answered]
+    bench.answered.add(asked.serial)
+    bench.do(dm.FiredRead(asked.serial, P, 1, fired, last_epoch, None))
+    bench.serve()
+
+
+def test_a_server_fences_before_its_first_volley(bench: Firing) -> None:
+    bench.answers_fence = False
+    bench.send()
+    bench.until_due()
+    (request,) = bench.requested()
+    headers = [parse_header(header) for header, _ in request.batches]
+    assert [header.producer for header in headers] == [fire_producer(P, 1), move_producer(P, 1)]
+    assert {(header.producer_epoch, header.base_sequence, header.flags) for header in headers} == {(1, 0, FLAG_CONTROL)}
+    bench.done()
+    assert bench.fired() == [[0]]
+    again = delayed_state.Firing.of(1, 2, 0, bench.rows())
+    assert again.fence.epoch == 2, "the next server's, or this one's after a restart"
+
+
+@pytest.mark.parametrize("is_volley", [False, True])
+def test_a_server_that_is_outdated_reads_what_was_fired(bench: Firing, is_volley: bool) -> None:
+    bench.answers_fence = is_volley
+    bench.send(count=3)
+    bench.until_due()
+    gap = errors.SequenceGapError("this partition has forgotten the producer", expected=0)
+    fenced = errors.ProducerFencedError("epoch 4 is the current one", epoch=4)
+    bench.done(0, gap if is_volley else fenced)
+    assert bench.part.firing[1].fence.epoch == (2 if is_volley else 5)
+    request = bench.cancel(2)
+    assert bench.outcome(request) is None
+    bench.answers_fence = True
+    bench.until_due(20)
+    _learns(bench, 0, Span(0, 2))
+    bench.until_due(20)
+    assert bench.fired() == [[2]]
+    assert bench.rows().volleys == ()
+
+
+def test_a_fence_below_an_epoch_in_the_log_is_stored_again(bench: Firing) -> None:
+    bench.answers_fence = False
+    bench.send()
+    bench.until_due()
+    bench.done(0, errors.ProducerFencedError("epoch 4 is the current one", epoch=4))
+    bench.answers_fence = True
+    bench.until_due(20)
+    _learns(bench, 5)
+    bench.until_due(300)
+    assert bench.part.firing[1].fence.epoch == 6
+    _learns(bench, 5)
+    bench.until_due(20)
+    assert bench.fired() == [[0]]
+
+
+def test_origins_are_mapped_to_the_segment_that_they_were_moved_to() -> None:
+    fired = [(make_offset(2, 3), 4), (make_offset(1, 10), 6), (make_offset(1, 90), 1)]
+    moved = [(40, make_offset(1, 12), 2), (50, make_offset(1, 14), 9)]
+    assert spans_in(2, fired, moved) == (Span(3, 4), Span(40, 2), Span(50, 2))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
 from seriatim_api import errors
-from seriatim_api.delayed import CancelOutcome
+from seriatim_api.delayed import CancelOutcome, fire_producer
 from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, MemberId, PartitionId, make_offset
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import delayed_pb2, records_pb2
 from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values.delayed import Amount
-from seriatim_broker.core.values.delayed_messages import CancelDelayed, FilterDelayed, ListFiring
-from seriatim_broker.core.values.log import DueRow
+from seriatim_broker.core.values.delayed_messages import CancelDelayed, FilterDelayed, ListComplete, ListFiring
+from seriatim_broker.core.values.log import DueRow, StoredVolley
 from seriatim_broker.core.values.segment import Segment, SegmentState
 from seriatim_broker.counters.broker import Counters
 from seriatim_broker.rpc.calls.outbound import FORWARDED_KEY
+from seriatim_broker.rpc.distributed import fired_reads
+from seriatim_broker.rpc.distributed.fired_reads import FiredReads
 from seriatim_broker.rpc.distributed.pending import PendingCalls
 from seriatim_broker.rpc.servicers import delayed
 from seriatim_broker.rpc.servicers.delayed import DelayedServicer
@@ -74,7 +77,11 @@ class Cluster:
         self.pending: dict[tuple[int, int], Amount] = {(7, 2): Amount(5, 500)}
         self.counters = Counters()
         addresses = SimpleNamespace(of=lambda broker: f"{broker}:1")
+        self.fired_reads = FiredReads(cast(Any, self), cast(Any, self))
         self.servicer = DelayedServicer(cast(Any, self), cast(Any, self), cast(Any, addresses), self.pending.get)
+        self.epoch = 5
+        self.volleys: dict[int, list[StoredVolley]] = {}  # by segment
+        self.lengths: dict[int, int] = {}
 
     async def topic(self, name: str) -> records_pb2.TopicRecord:
         self.topics_read.append(name)
@@ -85,7 +92,9 @@ class Cluster:
     async def chains(self, partitions: Any) -> list[Any]:
         assert list(partitions) == [7]
         by_no = {segment.no: segment for segment in self.segments}
-        found = SimpleNamespace(segments=self.segments, segment=by_no.get, open_segment=(self.segments or [None])[-1])
+        found = SimpleNamespace(
+            segments=self.segments, segment=by_no.get, open_segment=(self.segments or [None])[-1], epoch=self.epoch
+        )
         return [found] if self.segments else []
 
     async def ask_core(self, event_of: Any, deadline_s: float) -> Any:
@@ -103,6 +112,8 @@ class Cluster:
         if isinstance(event, dm.AskPending):
             first, error = self.first_pending.pop(0)
             return dm.PendingFound(1, first, error)
+        if isinstance(event, ListComplete):
+            return dm.CompleteListed(1, tuple((no, self.lengths[no]) for no in event.segments if no in self.lengths))
         assert isinstance(event, FilterDelayed)
         return dm.DelayedFiltered(1, tuple(row for row in event.rows if row not in self.gone), None)
 
@@ -111,13 +122,18 @@ class Cluster:
         self.read_count += len(rows)
         return rows
 
+    async def read_volleys(self, _partition: int, no: int, from_index: int, count: int) -> list[StoredVolley]:
+        return [one for one in self.volleys.get(no, ()) if one.index >= from_index][:count]
+
     async def delayed(self, broker: str, _method: str, request: Any, deadline_s: float) -> Any:
         assert deadline_s > 0
         if _method == "CountDelayed":
             return await self.servicer.CountDelayed(request, Context(is_forwarded=True))
+        if _method == "ListFired" and request.producer != fire_producer(7, 1):
+            return delayed_pb2.ListFiredResponse()
         if _method == "FirstPending":
             self.called.append((broker, (request.partition_id, request.segment)))
-        else:
+        elif _method != "ListFired":
             self.called.append((broker, [*request.offsets] if _method == "CancelDelayed" else [*request.segments]))
         answer = self.answers.pop(0)
         if isinstance(answer, errors.SeriatimError):
@@ -352,3 +368,58 @@ async def test_a_server_answers_retention_from_its_core(cluster: Cluster) -> Non
     assert (await cluster.servicer.FirstPending(request, Context(is_forwarded=True))).first == 7
     with pytest.raises(RefusedError):
         await cluster.servicer.FirstPending(request, Context(is_forwarded=True))
+
+
+# ---- what was fired -------------------------------------------------------------------------------------
+
+
+def fired_of(no: int, *rows: tuple[int, int, int, int]) -> list[StoredVolley]:
+    """Volleys of a segment: index, epoch, index of the origin, messages. Without messages: a fence."""
+    return [
+        StoredVolley(index, fire_producer(7, no), epoch, make_offset(no, at), count) for index, epoch, at, count in rows
+    ]
+
+
+async def read_fired(cluster: Cluster, epoch: int = 4) -> dm.FiredRead:
+    return await cluster.fired_reads.read(dm.ReadFired(3, PartitionId(7), 1, epoch, cluster.epoch))
+
+
+async def test_what_was_fired_is_read_in_all_later_segments(cluster: Cluster) -> None:
+    cluster.segments = [segment_at(no, OWN, OPEN if no == 3 else SEALED) for no in (1, 2, 3)]
+    cluster.lengths = {1: 100, 2: 100, 3: 100}
+    cluster.volleys = {
+        2: fired_of(1, (5, 2, 10, 2), (7, 2, 12, 1), (8, 3, 0, 0), (200, 3, 50, 1)),
+        3: [*fired_of(1, (5, 2, 20, 1), (6, 4, 0, 0)), *fired_of(2, (7, 9, 1, 1))],
+    }
+    found = await read_fired(cluster)
+    assert found.fired == ((10, 3),), "20 is under an epoch that a fence in segment 2 ended, 50 is not committed"
+    assert (found.last_epoch, found.error) == (3, None)
+
+
+@pytest.mark.parametrize("why", ["unsettled", "no member", "old record"])
+async def test_what_was_fired_is_not_guessed(cluster: Cluster, why: str) -> None:
+    cluster.segments = [segment_at(1, OWN), segment_at(2, OWN, UNSETTLED if why == "unsettled" else SEALED)]
+    cluster.segments += [segment_at(3, OWN, OPEN)]
+    cluster.lengths = {1: 100} if why == "no member" else {1: 100, 2: 100, 3: 100}
+    asked = dm.ReadFired(3, PartitionId(7), 1, 4, cluster.epoch + (why == "old record"))
+    error = (await cluster.fired_reads.read(asked)).error
+    assert error is not None
+    assert error.retriable
+
+
+async def test_volleys_are_listed_page_by_page_and_by_other_members(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fired_reads, "ROWS_PER_READ", 2)
+    monkeypatch.setattr(fired_reads, "ROWS_PER_CALL_MAX", 2)
+    member, other = segment_at(2, OWN).server, segment_at(2, "g1-0").server
+    cluster.segments = [replace(segment_at(2, "g1-0", SEALED), eligible=(other, member)), segment_at(3, "g1-0", OPEN)]
+    cluster.lengths = {2: 100}
+    cluster.volleys = {2: fired_of(1, *((index, 2, 3 * index, 1) for index in range(5)))}
+    gone = errors.NotServingError("it is gone")
+    cluster.answers = [gone] * 3 + [
+        delayed_pb2.ListFiredResponse(messages=[{"origin": make_offset(1, 90), "message_count": 2}], last_epoch=3)
+    ]
+    found = await read_fired(cluster)
+    assert [span.first for span in found.fired] == [0, 3, 6, 9, 12, 90]
+    assert found.last_epoch == 3

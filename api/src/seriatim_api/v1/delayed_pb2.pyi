@@ -403,3 +403,97 @@ class FirstPendingResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FirstPendingResponse: _TypeAlias = FirstPendingResponse  # noqa: Y015
+
+@_typing.final
+class ListFiredRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    PRODUCER_FIELD_NUMBER: _builtins.int
+    FROM_INDEX_FIELD_NUMBER: _builtins.int
+    EPOCH_MIN_FIELD_NUMBER: _builtins.int
+    partition_id: _builtins.int
+    segment: _builtins.int
+    """whose log is read"""
+    producer: _builtins.bytes
+    """16 bytes, of the volleys"""
+    from_index: _builtins.int
+    """of the segment that is read"""
+    epoch_min: _builtins.int
+    """only volleys of this producer epoch, or later ones"""
+    def __init__(
+        self,
+        *,
+        partition_id: _builtins.int = ...,
+        segment: _builtins.int = ...,
+        producer: _builtins.bytes = ...,
+        from_index: _builtins.int = ...,
+        epoch_min: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch_min", b"epoch_min", "from_index", b"from_index", "partition_id", b"partition_id", "producer", b"producer", "segment", b"segment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFiredRequest: _TypeAlias = ListFiredRequest  # noqa: Y015
+
+@_typing.final
+class FiredMessages(_message.Message):
+    """Messages that were fired: they follow one another."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    origin: _builtins.int
+    """where the first one was stored first"""
+    message_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        origin: _builtins.int = ...,
+        message_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_count", b"message_count", "origin", b"origin"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FiredMessages: _TypeAlias = FiredMessages  # noqa: Y015
+
+@_typing.final
+class ListFiredResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_FENCE_EPOCH_FIELD_NUMBER: _builtins.int
+    NEXT_INDEX_FIELD_NUMBER: _builtins.int
+    last_epoch: _builtins.int
+    """the highest producer epoch of the volleys; 0: there is none"""
+    last_fence_epoch: _builtins.int
+    """the same of fences"""
+    next_index: _builtins.int
+    """not set: the segment was read to its end"""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___FiredMessages]: ...
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___FiredMessages] | None = ...,
+        last_epoch: _builtins.int = ...,
+        last_fence_epoch: _builtins.int = ...,
+        next_index: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_index", b"_next_index", "next_index", b"next_index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_index", b"_next_index", "last_epoch", b"last_epoch", "last_fence_epoch", b"last_fence_epoch", "messages", b"messages", "next_index", b"next_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__next_index: _TypeAlias = _typing.Literal["next_index"]  # noqa: Y015
+    _WhichOneofArgType__next_index: _TypeAlias = _typing.Literal["_next_index", b"_next_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_index) -> _WhichOneofReturnType__next_index | None: ...
+
+Global___ListFiredResponse: _TypeAlias = ListFiredResponse  # noqa: Y015

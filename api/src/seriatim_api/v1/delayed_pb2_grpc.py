@@ -54,6 +54,11 @@ class DelayedStub:
                 request_serializer=seriatim_dot_v1_dot_delayed__pb2.FirstPendingRequest.SerializeToString,
                 response_deserializer=seriatim_dot_v1_dot_delayed__pb2.FirstPendingResponse.FromString,
                 _registered_method=True)
+        self.ListFired = channel.unary_unary(
+                '/seriatim.v1.Delayed/ListFired',
+                request_serializer=seriatim_dot_v1_dot_delayed__pb2.ListFiredRequest.SerializeToString,
+                response_deserializer=seriatim_dot_v1_dot_delayed__pb2.ListFiredResponse.FromString,
+                _registered_method=True)
 
 
 class DelayedServicer:
@@ -87,6 +92,13 @@ class DelayedServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFired(self, request, context):
+        """Between brokers: the volleys in a segment with messages that were delayed in another one, or in the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DelayedServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -109,6 +121,11 @@ def add_DelayedServicer_to_server(servicer, server):
                     servicer.FirstPending,
                     request_deserializer=seriatim_dot_v1_dot_delayed__pb2.FirstPendingRequest.FromString,
                     response_serializer=seriatim_dot_v1_dot_delayed__pb2.FirstPendingResponse.SerializeToString,
+            ),
+            'ListFired': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFired,
+                    request_deserializer=seriatim_dot_v1_dot_delayed__pb2.ListFiredRequest.FromString,
+                    response_serializer=seriatim_dot_v1_dot_delayed__pb2.ListFiredResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -219,6 +236,33 @@ class Delayed:
             '/seriatim.v1.Delayed/FirstPending',
             seriatim_dot_v1_dot_delayed__pb2.FirstPendingRequest.SerializeToString,
             seriatim_dot_v1_dot_delayed__pb2.FirstPendingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFired(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/seriatim.v1.Delayed/ListFired',
+            seriatim_dot_v1_dot_delayed__pb2.ListFiredRequest.SerializeToString,
+            seriatim_dot_v1_dot_delayed__pb2.ListFiredResponse.FromString,
             options,
             channel_credentials,
             insecure,

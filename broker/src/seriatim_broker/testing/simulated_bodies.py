@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from seriatim_api.batch import FLAG_FIRED
+from seriatim_api.batch import FLAG_CONTROL, FLAG_FIRED
 from seriatim_api.dead_letters import DeadLetterOrigin
 
 from ..core.values.keyed import DeadLetterRow
@@ -32,6 +32,8 @@ def messages_in(body: bytes) -> list[int]:
 
 def messages_of(batch: Batch) -> Sequence[int]:
     """The messages of a batch. A body of messages that were fired together has the number of each."""
+    if batch.header.flags & FLAG_CONTROL:
+        return ()
     if batch.header.flags & FLAG_FIRED and len(batch.body) > NUMBER_BYTES:
         return messages_in(batch.body)
     first = int.from_bytes(batch.body[:NUMBER_BYTES], "big")

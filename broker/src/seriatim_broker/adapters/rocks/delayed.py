@@ -32,7 +32,7 @@ from itertools import islice
 from typing import Final
 
 import structlog
-from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, BatchHeader
+from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, BatchHeader
 from seriatim_api.errors import CorruptionError, SeriatimError
 
 from ...core.values.log import DueRow, StoredVolley
@@ -62,7 +62,7 @@ class DelayedRows:
 
     def put(self, group: WriteGroup, log: ExtentLog, header: BatchHeader) -> None:
         """Write the rows of a batch, if it is delayed, or made of delayed ones."""
-        if not header.flags & (FLAG_DELAYED | FLAG_FIRED):
+        if not header.flags & (FLAG_DELAYED | FLAG_FIRED | FLAG_CONTROL):
             return
         place = (header.partition, header.segment)
         row, volley = DueRow.of(header), StoredVolley.of(header)

@@ -8,8 +8,8 @@ the segment. So its header says which these are: the offset of the first one, an
 for readers. It is appended after everything that is in the log, so a delayed message is in no order with others, not
 even with those of its key, before it is fired.
 
-The producer id is a hash of the partition and the segment, the producer epoch is the server epoch, and the sequence
-counts messages. So a later server's first volley fences what an earlier one may still send.
+The producer id is a hash of the partition and the segment. Each server has a producer epoch of its own, and the
+sequence counts messages. So a later server fences what an earlier one may still send (`volley_fence`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..values.kinds import TimerKind
 from ..values.log import DueRow
 from ..values.segment import Segment
 from ..values.segments import Changes
-from . import cancelling, ledger, retaining, serving
+from . import cancelling, ledger, retaining, serving, volley_fence
 
 AHEAD_MS: Final = 2_000
 """Rows that are due within this time are in memory."""
@@ -320,6 +320,10 @@ def _write(broker: BrokerState, partition: Partition, segment: Segment, firing: 
             continue
         if volley.row is None:
             break
+        if not firing.fence.is_stored:  # after the volleys that the server before has numbered
+            if not any(volley.number for volley in firing.volleys.first):
+                volley_fence.look(broker, partition, firing)
+            break
         firing.give_number(volley)
     if firing.is_changed:
         ledger.write(broker, partition, segment, firing)
@@ -349,12 +353,12 @@ def _send(broker: BrokerState, partition: Partition, firing: Firing) -> None:
 
 
 def _header(partition: Partition, producer: bytes, volley: Volley, row: VolleyRow) -> bytes:
-    server_epoch, sequence = parts_of(volley.number)
+    producer_epoch, sequence = parts_of(volley.number)
     return make_header(
         partition=partition.id,
         message_count=row.message_count,
         producer=producer,
-        producer_epoch=server_epoch,
+        producer_epoch=producer_epoch,
         base_sequence=sequence,
         first_timestamp_ms=row.first_timestamp_ms,
         last_timestamp_ms=row.last_timestamp_ms,
@@ -375,6 +379,10 @@ def on_stored(broker: BrokerState, partition: Partition, event: VolleysStored) -
         return
     for volley in stored:
         firing.end_volley(volley)
+    if firing.fence.serial == event.serial:
+        volley_fence.on_stored(firing, event.stored_count, event.error)
+    elif isinstance(event.error, volley_fence.OUTDATED):
+        firing.learn(int(event.error.details.get("epoch", 0)))
     if event.error is not None:
         if firing.volleys.refused(event.error.message, broker.now.mono_us):
             broker.out.note("firing_refused", partition.id, segment=firing.no, error=event.error.message)

@@ -31,6 +31,9 @@ def begin(broker: BrokerState, partition: Partition, segment: Segment) -> Firing
     known = partition.cursor_in(segment.no, name)
     rows = read_delay_rows(partition.ledger_rows.get(name, {}).items())
     firing = Firing.of(segment.no, segment.server_epoch, known.acked if known is not None else 0, rows)
+    if partition.rights[segment.no].blind:
+        firing.learn(0)
+        broker.out.note("cancellations_lost", partition.id, segment=segment.no)
     firing.begun = write(broker, partition, segment, firing)
     for volley in firing.volleys.waiting.values():
         volley.written = firing.begun

@@ -11,7 +11,15 @@ from ..state.broker import BrokerState
 from ..state.delayed import ALL, Firing, just_before
 from ..state.partition import Partition
 from ..state.segment_log import SegmentLog
-from ..values.delayed_messages import DelayedFiltered, DelayedPending, FilterDelayed, FiringListed, ListFiring
+from ..values.delayed_messages import (
+    CompleteListed,
+    DelayedFiltered,
+    DelayedPending,
+    FilterDelayed,
+    FiringListed,
+    ListComplete,
+    ListFiring,
+)
 from ..values.log import DueRow
 from . import ledger, serving
 
@@ -50,6 +58,21 @@ def first_left(firing: Firing, log: SegmentLog) -> tuple[int, int]:
     fresh = log.delayed.fresh if log.delayed is not None else None
     known = min((*firing.ahead.rows[:1], *(fresh or ())), default=None)
     return firing.ahead.upto if known is None else min(firing.ahead.upto, just_before(known))
+
+
+def complete_below(partition: Partition, no: int) -> int | None:
+    """The index below which a segment is committed, if this member has all of that; None if it may not have it."""
+    log = partition.logs.get(no)
+    if log is None or partition.chain is None or not partition.chain.settled_before(no) or log.record.quarantined:
+        return None
+    return log.readable_below if log.is_in_sync or (log.active and log.unbroken) else None
+
+
+def list_complete(broker: BrokerState, partition: Partition, event: ListComplete) -> None:
+    """Of which of the segments this member has everything that is committed."""
+    found = ((no, complete_below(partition, no)) for no in event.segments)
+    lengths = tuple((no, length) for no, length in found if length is not None)
+    broker.out.emit(CompleteListed(event.request, lengths))
 
 
 def filter_delayed(broker: BrokerState, partition: Partition, event: FilterDelayed) -> None:

@@ -15,7 +15,7 @@ from ..values.kinds import TimerKind
 from ..values.ledger_rows import LedgerRowError
 from ..values.segment import Segment, SegmentState
 from ..values.states import drop, put
-from . import ledger
+from . import ledger, volley_fence
 
 LOOK_US: Final = 60_000_000
 """A server looks again at the latest after this long: the wall clock may be set, or the ledger readable again."""
@@ -53,10 +53,6 @@ def take_up(broker: BrokerState, partition: Partition, no: int) -> Firing | None
     if segment.state is SegmentState.SEALED and not log.is_in_sync:
         broker.poll(broker.config.silence_us, TimerKind.DELAYED, partition.id, no)
         return None
-    if partition.rights[no].blind:
-        # The messages wait. What was fired of them is in no ledger that this member could read.
-        broker.poll(LOOK_US, TimerKind.DELAYED, partition.id, no)
-        return None
     firing = partition.firing.get(no)
     if firing is None:
         try:
@@ -67,7 +63,9 @@ def take_up(broker: BrokerState, partition: Partition, no: int) -> Firing | None
             return None
         partition.firing = put(partition.firing, no, firing)
         log.take_fresh()  # the rows are on the disk
-    return firing if ledger.is_common(firing, firing.begun) else None
+    if ledger.is_common(firing, firing.begun) and firing.fence.learns:
+        volley_fence.look(broker, partition, firing)
+    return firing if ledger.is_common(firing, firing.begun) and not firing.fence.learns else None
 
 
 def is_server(broker: BrokerState, segment: Segment) -> bool:

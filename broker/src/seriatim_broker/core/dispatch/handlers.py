@@ -31,7 +31,7 @@ from ..consumers.keyed import dead_letters, grants, handoff, outcomes, waiting_k
 from ..consumers.ranges import range_reads, surveys
 from ..control import drain, holdings, orders, retention
 from ..copies import copying, gaps, producer_tables, repair, settle
-from ..delayed import cancelling, firing, ledger, listing, retaining
+from ..delayed import cancelling, firing, ledger, listing, retaining, volley_fence
 from ..peers import lanes, right
 from ..state.broker import BrokerState
 from ..state.consumers import KeyedServed
@@ -272,6 +272,7 @@ EVENTS: dict[type, Handler] = {
     dm.VolleyRead: at_known(_volley_read),
     dm.DelayedFound: at_known(cancelling.on_found),
     dm.VolleysStored: at_known(firing.on_stored),
+    dm.FiredRead: at_known(volley_fence.on_read),
     ev.DiskRoom: _disk_room,
     # the coordinator
     ev.ChainRead: _chain_read,
@@ -289,6 +290,7 @@ EVENTS: dict[type, Handler] = {
     ev.Append: _append,
     dm.CancelDelayed: _at(cancelling.cancel),
     dm.ListFiring: _at(listing.list_firing),
+    dm.ListComplete: _at(listing.list_complete),
     dm.FilterDelayed: _at(listing.filter_delayed),
     dm.DelayedPending: _at(listing.on_pending),
     dm.AskPending: _at(retaining.ask),

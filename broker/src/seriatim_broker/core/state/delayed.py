@@ -18,6 +18,7 @@ from ..values.delayed import (
     VolleyRow,
     first_number,
     ledger_name,
+    parts_of,
     volley_name,
     write_cancelled,
     write_next_number,
@@ -181,12 +182,30 @@ class RetentionAsked(State):
 
 
 @dataclass(slots=True, eq=False)
+class Fence(State):
+    """The control batch that a server stores before its volleys (`delayed.volley_fence`).
+
+    Attributes:
+        epoch: Its producer epoch.
+        is_stored: It is stored.
+        learns: What was fired is to be read in the log, because the ledger may not have all of it.
+        serial: The serial of the request that is under way; 0: none.
+    """
+
+    epoch: int
+    is_stored: bool = False
+    learns: bool = False
+    serial: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Firing(State):
     """The delayed messages of a segment that this member serves.
 
     Attributes:
         no: The number of the segment.
         server_epoch: The server epoch in which this member began to fire.
+        fence: What comes before its volleys.
         ledger: Who has the delay ledger on disk.
         passed: The indexes with which this segment is done. Those below its floor are all of delayed messages that are.
         cancelled: Those of them that were cancelled.
@@ -208,6 +227,7 @@ class Firing(State):
     server_epoch: int
     passed: Window
     cancelled: Marks
+    fence: Fence
     ledger: Ledger = field(default_factory=Ledger)
     volleys: NumberedSending[Volley] = field(default_factory=lambda: NumberedSending(LIMITS))
     ahead: Ahead = field(default_factory=Ahead)
@@ -225,18 +245,33 @@ class Firing(State):
     @classmethod
     def of(cls, no: int, server_epoch: int, floor: int, rows: DelayRows) -> Firing:
         """What this member knows when it begins to serve the segment."""
-        firing = cls(no, server_epoch, Window(floor, rows.passed), Marks(rows.cancelled))
+        fence = Fence(parts_of(rows.next_number)[0] + 1)
+        firing = cls(no, server_epoch, Window(floor, rows.passed), Marks(rows.cancelled), fence)
         for record in rows.volleys:
             volley = firing.add_volley(record.due_ms, record.span)
             volley.number = record.number
         firing.volleys.taken_up()
-        firing.volleys.next_number = rows.next_number
+        firing.volleys.next_number = first_number(fence.epoch)
         return firing
 
     @property
     def name(self) -> str:
         """The name of its control record."""
         return ledger_name(self.no)
+
+    def learn(self, last_epoch: int) -> None:
+        """Another server was here, and used producer epochs up to this one: what it has fired is to be read.
+
+        The volleys are made again of what is left then. Those that have a number cannot be stored any more when the
+        fence is, and the log says which of them are.
+        """
+        self.fence = Fence(max(self.fence.epoch, last_epoch) + 1, learns=True)
+        for volley in list(self.volleys.waiting.values()):
+            self.drop_volley(volley)
+            if volley.number:
+                self.ended.append(volley.number)
+        self.numbered, self.ahead = [], Ahead()
+        self.volleys.next_number = first_number(self.fence.epoch)
 
     def add_volley(self, due_ms: int, span: Span) -> Volley:
         """These messages are fired together."""
@@ -285,13 +320,13 @@ class Firing(State):
     def give_number(self, volley: Volley) -> None:
         """The volley, whose body was read, has the next number. One producer sends all volleys of the segment.
 
-        Rule `volleys-are-a-sequence` (D1): the producer epoch is the server epoch, and the sequence counts messages. So
-        the producer table takes the volleys of a server as those of any producer. Without it:
+        Rule `volleys-are-a-sequence` (D1): each server has a producer epoch of its own, and the sequence counts
+        messages. So the producer table takes the volleys of a server as those of any producer. Without it:
           1. A, the server of the segment, has sent volley 1. It is cut off. B takes the right, and sends 2 to 7.
           2. B goes down. A believes that it is still the server, and sends other messages as volley 2.
           3. The master has volley 7, so it answers that volley 2 is stored. These messages are never fired.
         """
-        volley.number = max(self.volleys.next_number, first_number(self.server_epoch))
+        volley.number = self.volleys.next_number
         self.volleys.next_number = volley.number + volley.span.message_count
         self.numbered.append(volley)
 
@@ -351,7 +386,7 @@ class Firing(State):
         puts, deletes = self.passed.take_changes()
         puts += [write_cancelled(block, self.cancelled.blocks[block]) for block in sorted(self.cancelled.changed)]
         puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.span)) for volley in self.numbered]
-        if self.numbered:
+        if self.numbered or not self.begun:
             puts.append(write_next_number(self.volleys.next_number))
         deletes += [volley_name(number) for number in self.ended]
         if self.is_done:

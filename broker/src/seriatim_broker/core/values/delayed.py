@@ -11,9 +11,9 @@ record named `/delayed/<segment>`, which is no legal name of a consumer group, w
     "f"                     the next number
     "d"                     the segment is sealed, and nothing of it is left to be fired
 
-A number is the server epoch of the server that gave it (u32), and how many messages were in the volleys before it in
-this server epoch (u64). Numbers are big-endian. An index is passed when nothing more is to be done with its message in
-this segment: it was fired, cancelled, or is a repeat that readers skip.
+A number is a producer epoch (u32), which belongs to one server of the segment, and the sequence of the first message in
+this epoch (u64). Sequence 0 is that of the fence. Numbers are big-endian. An index is passed when nothing more is to be
+done with its message in this segment: it was fired, cancelled, or is a repeat that readers skip.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from seriatim_api.batch import BatchHeader
+from seriatim_api.ids import split_offset
 
 from .ledger_rows import LedgerRowError
 
@@ -46,13 +47,13 @@ _SEQUENCE_BITS: Final = 64
 _NUMBERED: Final = struct.Struct(">qQI")
 
 
-def first_number(server_epoch: int) -> int:
-    """The first number of a volley that is given in a server epoch."""
-    return server_epoch << _SEQUENCE_BITS
+def first_number(producer_epoch: int) -> int:
+    """The first number of a volley in a producer epoch. Its sequence is 1, because the fence has sequence 0."""
+    return producer_epoch << _SEQUENCE_BITS | 1
 
 
 def parts_of(number: int) -> tuple[int, int]:
-    """The server epoch and the sequence in a number: the producer epoch and the base sequence of the batch."""
+    """The producer epoch and the base sequence of the batch with a number."""
     return number >> _SEQUENCE_BITS, number & ((1 << _SEQUENCE_BITS) - 1)
 
 
@@ -208,5 +209,28 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
 
 
 def _read_number(value: bytes) -> int:
-    server_epoch, sequence = _VOLLEY_NUMBER.unpack(value)
-    return first_number(server_epoch) + int(sequence)
+    producer_epoch, sequence = _VOLLEY_NUMBER.unpack(value)
+    return int(producer_epoch) << _SEQUENCE_BITS | int(sequence)
+
+
+def spans_in(
+    segment_no: int, fired: Iterable[tuple[int, int]], moved: Iterable[tuple[int, int, int]]
+) -> tuple[Span, ...]:
+    """Where messages that were fired are delayed in a segment.
+
+    Args:
+        segment_no: The number of the segment.
+        fired: The offset where the first one of some messages was stored first, and how many follow one another.
+        moved: What was moved into the segment: the index, where its first message was stored first, and how many.
+    """
+    found: list[Span] = []
+    into = sorted((origin, index, count) for index, origin, count in moved)
+    for origin, count in fired:
+        no, index = split_offset(origin)
+        if no == segment_no:
+            found.append(Span(index, count))
+        for begin, to, length in into:
+            first, until = max(origin, begin), min(origin + count, begin + length)
+            if first < until:
+                found.append(Span(to + first - begin, until - first))
+    return tuple(found)

@@ -83,6 +83,25 @@ class FireVolleys:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadFired:
+    """Read what was fired of a segment in the logs of the partition; answered by `FiredRead(serial)`.
+
+    Attributes:
+        serial: Comes back in the answer.
+        partition: The partition.
+        segment_no: The segment.
+        epoch: The producer epoch of the fence that the server has stored.
+        chain_epoch: The chain record that is read is of this epoch, or a later one.
+    """
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    epoch: int
+    chain_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class DelayedCancelled:
     """The answer to `CancelDelayed`.
 
@@ -117,6 +136,17 @@ class FiringListed:
     segments: tuple[tuple[int, tuple[int, int]], ...]
     unserved: tuple[int, ...]
     cancelled_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteListed:
+    """The answer to `ListComplete`: those of the segments of which this member has everything that is committed.
+
+    `lengths`: their numbers, and the indexes below which all is committed.
+    """
+
+    request: int
+    lengths: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +233,27 @@ class VolleysStored:
 
 
 @dataclass(frozen=True, slots=True)
+class FiredRead:
+    """The answer to `ReadFired`.
+
+    Attributes:
+        serial: That of the question.
+        partition: The partition.
+        segment_no: The segment.
+        fired: The messages of the segment that are in volleys in the log.
+        last_epoch: The highest producer epoch of these, and of fences of other servers; 0: there is none.
+        error: Why it is not known; None: that is all.
+    """
+
+    serial: int
+    partition: PartitionId
+    segment_no: int
+    fired: tuple[Span, ...]
+    last_epoch: int
+    error: SeriatimError | None
+
+
+@dataclass(frozen=True, slots=True)
 class CancelDelayed:
     """A client cancels the delayed message that was stored first at this offset; answered by `DelayedCancelled`."""
 
@@ -214,6 +265,15 @@ class CancelDelayed:
 @dataclass(frozen=True, slots=True)
 class ListFiring:
     """Which of these segments have delayed messages that are served here? Answered by `FiringListed`."""
+
+    request: int
+    partition: PartitionId
+    segments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListComplete:
+    """Of which of these segments has this member everything that is committed? Answered by `CompleteListed`."""
 
     request: int
     partition: PartitionId
@@ -251,12 +311,14 @@ class AskPending:
 DelayedEvent = (
     DueRead
     | PendingRead
+    | AskPending
     | VolleyRead
     | DelayedFound
     | VolleysStored
+    | FiredRead
     | CancelDelayed
     | ListFiring
+    | ListComplete
     | FilterDelayed
-    | AskPending
     | DelayedPending
 )

@@ -16,6 +16,7 @@ from seriatim_api.publications import StagedBatch
 
 from .chain import Chain
 from .delayed_messages import (
+    CompleteListed,
     DelayedCancelled,
     DelayedFiltered,
     FindDelayed,
@@ -23,6 +24,7 @@ from .delayed_messages import (
     FiringListed,
     PendingFound,
     ReadDue,
+    ReadFired,
     ReadPending,
     ReadVolley,
 )
@@ -777,6 +779,8 @@ Effect = (
     | FireVolleys
     | DelayedCancelled
     | FiringListed
+    | CompleteListed
+    | ReadFired
     | DelayedFiltered
     | PendingFound
     | ReadChain

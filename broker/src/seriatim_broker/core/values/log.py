@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, HEADER_SIZE_BYTES, BatchHeader
+from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, HEADER_SIZE_BYTES, BatchHeader
+from seriatim_api.delayed import FIRE_MARK, MOVE_MARK
 from seriatim_api.ids import MemberId, PartitionId
 
 from .chain import Chain
@@ -55,14 +56,14 @@ class DueRow(NamedTuple):
 
 
 class StoredVolley(NamedTuple):
-    """A stored batch that a broker made of delayed messages, fired or moved.
+    """A stored batch that a broker made of delayed messages, fired or moved, or a fence before such batches.
 
     Attributes:
         index: Its first index.
         producer: Its producer (`seriatim_api.delayed`).
         epoch: Its producer epoch.
         origin: The offset where its first message was stored first.
-        message_count: How many messages it has. They were stored one after the other.
+        message_count: How many messages it has. They were stored one after the other. 0: it is a fence.
     """
 
     index: int  # type: ignore[assignment]  # as of `DueRow`
@@ -73,7 +74,9 @@ class StoredVolley(NamedTuple):
 
     @classmethod
     def of(cls, header: BatchHeader) -> StoredVolley | None:
-        """The volley that this batch is; None if no broker made it of delayed messages."""
+        """The volley that this batch is; None if it is another batch."""
+        if header.flags & FLAG_CONTROL and header.producer.endswith((FIRE_MARK, MOVE_MARK)):
+            return cls(header.base_index, header.producer, header.producer_epoch, 0, 0)
         if not header.flags & FLAG_FIRED and not (header.flags & FLAG_DELAYED and any(header.origin)):
             return None
         return cls(header.base_index, header.producer, header.producer_epoch, header.origin[1], header.message_count)

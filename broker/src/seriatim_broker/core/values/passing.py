@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from seriatim_api.batch import FLAG_DELAYED, BatchHeader
+from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, BatchHeader
 
 
 def is_passed_by(header: BatchHeader, for_it: Container[int]) -> bool:
-    """Whether readers pass the batch: it is not due yet, or it is only for another consumer group.
+    """Whether readers pass the batch: it is not due yet, only for another consumer group, or for brokers alone.
 
     Args:
         header: Of the batch.
@@ -23,4 +23,4 @@ def is_passed_by(header: BatchHeader, for_it: Container[int]) -> bool:
       2. An administrator replays it. Its copy is k:9.
       3. h, which has worked on k:5 long ago, is given k:9.
     """
-    return bool(header.flags & FLAG_DELAYED) or header.for_group not in for_it
+    return bool(header.flags & (FLAG_DELAYED | FLAG_CONTROL)) or header.for_group not in for_it

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from seriatim_api import errors
 from seriatim_api.batch import (
+    FLAG_CONTROL,
     FLAG_DELAYED,
     FLAG_FIRED,
     FLAG_NAMES,
@@ -361,9 +362,13 @@ def _sequence_refusal(
             expected=first,
             producer=header.producer.hex(),
         )
-    if header.producer_epoch < last.epoch:
+    # Rule `fence-is-new` (D1): a control batch fences only in an epoch that the producer never had. Without it:
+    #   1. Server B, of which the coordinator has forgotten, has stored volleys in epoch 4.
+    #   2. Server A sends a fence in epoch 4, and is answered that it is stored. Its first volley has sequence 1.
+    #   3. The master has sequence 1 of epoch 4, so it answers that this volley is stored. Its messages are never fired.
+    if header.producer_epoch < last.epoch or (header.flags & FLAG_CONTROL and header.producer_epoch == last.epoch):
         return errors.ProducerFencedError(
-            f"producer epoch {header.producer_epoch} is over: {last.epoch} is the current one"
+            f"producer epoch {header.producer_epoch} is over: {last.epoch} is the current one", epoch=last.epoch
         )
     expected = last.last_sequence + 1
     if header.base_sequence > expected:
@@ -483,6 +488,8 @@ def _is_forwarded(log: SegmentLog, event: Append) -> bool:
     What is fired has sequences, as batches of clients have; a dead letter's number is its epoch.
     """
     header, last = event.header, log.live_table.last(event.header.producer)
+    if header.flags & FLAG_CONTROL:
+        return False
     if last is None or not header.producer.endswith((FIRE_MARK, MOVE_MARK)):
         return last is not None and header.producer_epoch <= last.epoch
     return header.producer_epoch == last.epoch and header.last_sequence <= last.last_sequence

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from seriatim_api import errors
-from seriatim_api.batch import HEADER_SIZE_BYTES, BatchHeader
+from seriatim_api.batch import FLAG_CONTROL, HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.ids import PartitionId
 from seriatim_api.status import error_from_proto
 from seriatim_api.v1 import dead_letters_pb2
@@ -143,6 +143,8 @@ class MasterAppends:
         if services.storage.is_saturated or services.is_stopping:
             raise errors.OverloadedError("the disk is behind with its writes", retry_after_ms=RETRY_AFTER_MS)
         for header, body in batches:  # rule `only-readable`, see `streams.append`: none of the request is stored
+            if header.flags & FLAG_CONTROL:
+                continue
             services.bodies.check(body, header.message_count, header.flags)
         run = next(self._runs)
         until = time.monotonic() + deadline_s

@@ -39,6 +39,7 @@ from ...runtime.driver.delayed_reads import DUE_MS_MAX
 from ..calls.addresses import Addresses
 from ..calls.outbound import BrokerCalls, is_forwarded
 from ..calls.services import Services, answered, remaining_s, typed_errors
+from ..distributed.fired_reads import FiredReads
 from ..distributed.pending import first_here
 
 ROUND_PAUSE_S: Final = 0.02
@@ -87,6 +88,7 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
         addresses: Addresses,
         pending: Callable[[tuple[PartitionId, int]], Amount | None],
     ) -> None:
+        self._fired_reads = FiredReads(services, calls)
         self._services = services
         self._calls = calls
         self._addresses = addresses
@@ -211,6 +213,15 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
         left_s = remaining_s(context) * 0.9
         first = await first_here(self._services, PartitionId(request.partition_id), request.segment, left_s)
         return delayed_pb2.FirstPendingResponse(first=first)
+
+    # ---- what was fired, for other brokers -------------------------------------------------------------
+
+    @typed_errors
+    async def ListFired(  # noqa: N802
+        self, request: delayed_pb2.ListFiredRequest, context: Any
+    ) -> delayed_pb2.ListFiredResponse:
+        """A page of the volleys of a producer in a segment that this broker has in full."""
+        return await self._fired_reads.list_here(request, remaining_s(context) * 0.9)
 
     # ---- list -------------------------------------------------------------------------------------------
 

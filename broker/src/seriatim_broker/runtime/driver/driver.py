@@ -75,6 +75,7 @@ Reply = (
     | fx.CarriedOut
     | dm.DelayedCancelled
     | dm.FiringListed
+    | dm.CompleteListed
     | dm.DelayedFiltered
     | dm.PendingFound
 )
@@ -191,6 +192,7 @@ class Driver:
         )
         delayed_reads = DelayedReads(storage, bodies)
         self._fire: Callable[[dm.FireVolleys], Awaitable[dm.VolleysStored]] | None = None
+        self._read_fired: Callable[[dm.ReadFired], Awaitable[dm.FiredRead]] | None = None
         self._carry_out: dict[type, Callable[[Any], Awaitable[Event]]] = {
             fx.ReadKeys: self._keyed_reads.keys,
             fx.ReadRows: self._keyed_reads.rows,
@@ -379,12 +381,13 @@ class Driver:
         self,
         forward: Callable[[fx.ForwardBatches], Awaitable[ForwardsDone]],
         fire: Callable[[dm.FireVolleys], Awaitable[dm.VolleysStored]],
+        read_fired: Callable[[dm.ReadFired], Awaitable[dm.FiredRead]],
     ) -> None:
         """Have masters of partitions append: `forward` dead letters, `fire` delayed messages that are due.
 
-        If one raises, nothing counts as stored.
+        If one raises, nothing counts as stored. `read_fired` has other brokers read what was fired.
         """
-        self._forward, self._fire = forward, fire
+        self._forward, self._fire, self._read_fired = forward, fire, read_fired
 
     # ---- effects ----
 
@@ -419,6 +422,22 @@ class Driver:
             _log.exception("delayed_messages_not_fired", partition=effect.partition, error=str(exc))
         if not self._dead:
             self.feed(done)
+
+    def _look_for_fired(self, effect: dm.ReadFired) -> None:
+        task = self._loop.create_task(self._carry_out_read_fired(effect), name="fired messages")
+        self._fetches[task] = None
+        task.add_done_callback(self._fetches.pop)
+
+    async def _carry_out_read_fired(self, effect: dm.ReadFired) -> None:
+        error: SeriatimError = NotServingError("this broker does not read what was fired")
+        found = dm.FiredRead(effect.serial, effect.partition, effect.segment_no, (), 0, error)
+        try:
+            if self._read_fired is not None:
+                found = await self._read_fired(effect)
+        except Exception as exc:  # data of other brokers caused it: it is not known
+            _log.exception("fired_messages_not_read", partition=effect.partition, error=str(exc))
+        if not self._dead:
+            self.feed(found)
 
     def _fetch_staged(self, effect: fx.FetchStaged) -> None:
         task = self._loop.create_task(self._carry_out_fetch(effect), name="fetch of a staged batch")
@@ -463,6 +482,7 @@ class Driver:
             dm.ReadVolley: self._read,
             dm.FindDelayed: self._read,
             dm.FireVolleys: self._fire_volleys,
+            dm.ReadFired: self._look_for_fired,
             fx.ReadChain: work.read_chain,
             fx.WriteChain: work.write_chain,
             fx.ReadCertificate: work.read_certificate,

@@ -1,0 +1,108 @@
+"""Fencing: a server stores control batches before the first volley that it numbers. If it may not know all that was
+fired, it reads that in the log.
+
+    begun ──▶ fence stored ──▶ its volleys have numbers in the producer epoch of the fence
+      │            ▲  │
+      │            └──┘ refused: another server was here, or the ledger is lost: fence above it, and then read the log
+      └─ blind ────┘
+
+The producer epoch is the one after the last that the ledger names. The master takes a fence only above all epochs that
+its producer table has, and then nothing more of the epochs before. So the fence finds out whether the ledger is the
+newest one, and whatever is fired under an earlier epoch is in the log when the fence is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seriatim_api.batch import FLAG_CONTROL, make_header
+from seriatim_api.delayed import fire_producer, move_producer
+from seriatim_api.errors import ProducerFencedError, SequenceGapError, SeriatimError
+
+from ..state.broker import BrokerState
+from ..state.delayed import Firing
+from ..state.partition import Partition
+from ..values.delayed_messages import FiredRead, FireVolleys, ReadFired
+from ..values.kinds import TimerKind
+
+FENCES: Final = 2
+
+OUTDATED: Final = (ProducerFencedError, SequenceGapError)
+"""With one of these the master says that its producer table has other volleys than the ledger knows of."""
+
+
+def look(broker: BrokerState, partition: Partition, firing: Firing) -> None:
+    """Store the fence, if it is not stored, and read what was fired, if that is to be learned."""
+    volleys, fence, now_us = firing.volleys, firing.fence, broker.now.mono_us
+    if now_us < volleys.send_from_us:
+        broker.poll(volleys.send_from_us - now_us, TimerKind.DELAYED, partition.id, firing.no)
+        return
+    serial = broker.new_serial()
+    if not fence.is_stored:
+        producers = fire_producer(partition.id, firing.no), move_producer(partition.id, firing.no)
+        batches = tuple((_header(partition, producer, fence.epoch), b"") for producer in producers)
+        broker.out.emit(FireVolleys(serial, partition.id, firing.no, batches))
+    elif fence.learns and partition.chain is not None:
+        broker.out.emit(ReadFired(serial, partition.id, firing.no, fence.epoch, partition.chain.epoch))
+    else:
+        return
+    fence.serial = serial
+    volleys.begin(serial, [], now_us)
+    broker.poll(volleys.send_from_us - now_us, TimerKind.DELAYED, partition.id, firing.no)
+
+
+def _header(partition: Partition, producer: bytes, epoch: int) -> bytes:
+    return make_header(
+        partition=partition.id,
+        message_count=1,
+        producer=producer,
+        producer_epoch=epoch,
+        base_sequence=0,
+        first_timestamp_ms=0,
+        last_timestamp_ms=0,
+        body_length=0,
+        body_crc=0,
+        flags=FLAG_CONTROL,
+    )
+
+
+def on_stored(firing: Firing, stored_count: int, error: SeriatimError | None) -> None:
+    """The master has answered the fence: a control batch of each of the two producers of the segment."""
+    firing.fence.serial = 0
+    if stored_count == FENCES:
+        firing.fence.is_stored = True
+    elif isinstance(error, ProducerFencedError):
+        firing.learn(int(error.details.get("epoch", 0)))
+
+
+def on_read(broker: BrokerState, partition: Partition, event: FiredRead) -> None:
+    """What was fired of the segment was read in the log.
+
+    Rule `blind-reads-the-log` (D1): what a server may not know is read before it fires. Without it:
+      1. A and B are eligible, and have fired d. The disks of both are lost, but C has a copy of the segment.
+      2. C takes the right. It has no ledger, so it fires d once more.
+
+    Rule `fence-before-look` (D1): the fence is stored before that. Without it:
+      1. A is the server, and sends d. It is cut off. C, which lacks A's ledger, looks: d is not fired.
+      2. A's request arrives, and d is stored.
+      3. C fires d once more.
+    """
+    firing = partition.firing.get(event.segment_no)
+    if firing is None or firing.fence.serial != event.serial:
+        return
+    fence = firing.fence
+    fence.serial = 0
+    firing.volleys.answered(event.serial, 0)
+    if event.error is not None:
+        if firing.volleys.refused(event.error.message, broker.now.mono_us):
+            broker.out.note("firing_refused", partition.id, segment=firing.no, error=event.error.message)
+    elif event.last_epoch >= fence.epoch:
+        # The master did not know that epoch: the segment before its own was not settled. Readers know it by now.
+        firing.learn(event.last_epoch)
+    else:
+        for span in event.fired:
+            firing.passed.pass_over(span.indexes)
+        fence.learns = False
+        firing.volleys.taken()
+        broker.out.note("fired_messages_read", partition.id, segment=firing.no)
+    broker.poll(0, TimerKind.DELAYED, partition.id, firing.no)
