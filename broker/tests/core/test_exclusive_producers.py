@@ -37,7 +37,7 @@ class Owned(Bench):
         )  # fmt: skip
         return self.refused().get(self.requests)
 
-    def answer(self, epoch: int | None, *, topic: str = "t", failed: bool = False) -> None:
+    def has_read(self, epoch: int | None, *, topic: str = "t", failed: bool = False) -> None:
         """The coordinator answers what is asked."""
         record = OwnerRecord(topic, "loader", epoch, "host:1") if epoch is not None else None
         for asked in self.all(ReadOwner):
@@ -52,7 +52,7 @@ class Owned(Bench):
     def sends_as_read(self, record: int | None, epoch: int, sequence: int = 1, *, control: bool = False) -> Any:
         """A batch of a producer that the master does not know; the record is read for it."""
         assert isinstance(self.send(epoch, sequence, control=control), errors.OverloadedError)
-        self.answer(record)
+        self.has_read(record)
         return self.send(epoch, sequence, control=control)
 
 
@@ -121,7 +121,7 @@ def test_an_unknown_producer_is_compared_with_the_record(record: int | None, epo
 def test_a_record_of_another_topic_does_not_count() -> None:
     bench = master()
     bench.send(5)
-    bench.answer(5, topic="u")
+    bench.has_read(5, topic="u")
     assert isinstance(bench.send(5), errors.ProducerFencedError)
 
 
@@ -136,9 +136,9 @@ def test_a_silent_coordinator_is_asked_again() -> None:
     bench.send(5)
     bench.send(5)
     assert len(bench.all(ReadOwner)) == 1
-    bench.answer(None, failed=True)
+    bench.has_read(None, failed=True)
     assert bench.send(5).retriable
-    bench.answer(5)
+    bench.has_read(5)
     assert bench.send(5) is None
 
 
@@ -148,7 +148,7 @@ def test_what_was_read_does_not_count_in_the_next_segment_or_after_an_append() -
     assert not bench.looks()
     bench = master()
     bench.send(5)
-    bench.answer(5)
+    bench.has_read(5)
     assert bench.looks()
     reading = master()
     reading.send(5)
