@@ -6,16 +6,21 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from seriatim import CancelOutcome, Client
+from seriatim import CancelOutcome, Client, TopicSettings
 from seriatim_api.errors import PartitionOutOfRangeError, UnknownTopicError
 
-from .test_standalone import HOST, standalone
+from tools.ports import free_ports
+
+from .test_standalone import HOST, gauge, standalone
 
 LATE_MS = 3_600_000
 SOON_MS = 300
 
 ANNOUNCED = "import seriatim_broker.core.values.messages as m; m.FORMS = m.FORM_DELAYED"
 """Before the brokers announce by themselves that they take delayed messages."""
+
+
+SOON_COUNTED = f"{ANNOUNCED}; import seriatim_broker.runtime.duties.delayed_counts as d; d.LOOK_S = d.WRITTEN_S = 0.1"
 
 
 async def test_delayed_messages_are_listed_cancelled_and_fired(tmp_path: Path) -> None:
@@ -44,3 +49,25 @@ async def test_delayed_messages_are_listed_cancelled_and_fired(tmp_path: Path) -
             await client.cancel("nowhere", 0, first)
         with pytest.raises(PartitionOutOfRangeError):
             await client.cancel("t", 2, first)
+
+
+async def test_what_waits_is_limited_and_shown(tmp_path: Path) -> None:
+    async with standalone(tmp_path, port := free_ports(4)[0], SOON_COUNTED), Client.connect(f"{HOST}:{port}") as client:
+        await client.admin().create_topic("t", 1, TopicSettings(delayed_pending_max=3))
+
+        async def until(name: str, value: float) -> None:
+            async with asyncio.timeout(60):
+                while await asyncio.to_thread(gauge, port + 3, name) < value:  # noqa: ASYNC110 - metrics have no event
+                    await asyncio.sleep(0.05)
+
+        async with client.producer("t") as producer:
+            await (await producer.send(b"soon", delay_ms=1))
+            await until("delayed_late_seconds_count", 1)
+            receipts = [await (await producer.send(b"late", delay_ms=LATE_MS)) for _ in range(3)]
+            await until("topic_delayed_pending", 3)
+            fourth = await producer.send(b"late", delay_ms=LATE_MS)
+            await until("refused_total", 1)
+            assert await client.cancel("t", 0, receipts[1].offset) is CancelOutcome.CANCELLED
+            assert (await fourth).due_ms is not None
+        await until("topic_delayed_pending", 3)
+        assert gauge(port + 3, "delayed_cancelled_total") == 1

@@ -27,7 +27,7 @@ from seriatim_api.ids import PartitionId
 
 from ...core.delayed.ledger import is_done
 from ...core.delayed.listing import first_left
-from ...core.state.delayed import Firing
+from ...core.state.delayed import ALL, Firing
 from ...core.state.partition import Partition
 from ...core.state.segment_log import SegmentLog
 from ...core.values.delayed import NONE_WAIT, Amount
@@ -255,7 +255,8 @@ class DelayedCounts:
         after, messages, size_bytes = begun.after, len(begun.in_volleys), 0
         while True:
             began_us = self._clock.monotonic_us()
-            rows = await self._storage.read_due(*place, after, DUE_MS_MAX, ROWS_PER_READ)
+            # After `ALL` there is nothing: all that is left was in volleys.
+            rows = await self._storage.read_due(*place, after, DUE_MS_MAX, ROWS_PER_READ) if after < ALL else []
             partition = self._core.partitions.get(place[0])
             firing = partition.firing.get(place[1]) if partition is not None else None
             if firing is None or firing.server_epoch != count.server_epoch:
