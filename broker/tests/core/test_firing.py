@@ -65,17 +65,18 @@ class Firing(Bench):
         return bench
 
     def send(
-        self, due_ms: int = SOON_MS, count: int = 1, *, committed: bool = True, written: bool = True, body: bytes = b"b"
-    ) -> int:
+        self, due_ms: int = SOON_MS, count: int = 1, *, committed: bool = True, is_written: bool = True,
+        body: bytes = b"body",
+    ) -> int:  # fmt: skip
         """A client sends a batch that is due so long from now. Returns its first index."""
         index = self.part.logs[1].tail
         self.requests += 1
         sent = header(self.next_sequence, count, flags=FLAG_DELAYED, due_time_ms=self.wall_ms + due_ms, body=body)
         self.do(ev.Append(self.requests, P, sent, body, 1, self.next_sequence == 0, ev.AckLevel.REPLICATED_FLUSHED))
         self.next_sequence += count
-        if written:
+        if is_written:
             self.persist()
-        if committed and written:
+        if committed and is_written:
             self.ack(M01, index + count)
         return index
 
@@ -229,8 +230,8 @@ def test_what_is_appended_during_a_read_is_fired(bench: Firing) -> None:
 def test_what_is_not_on_the_disk_yet_is_not_looked_for_there(bench: Firing) -> None:
     bench.send(60_000)
     bench.serve()
-    bench.send(AHEAD_MS + 50, written=False)
-    bench.send(10, written=False)  # the server looks
+    bench.send(AHEAD_MS + 50, is_written=False)
+    bench.send(10, is_written=False)  # the server looks
     bench.is_slow = True
     bench.wait(100 * MS, (M01,))  # it is due so soon that it must be in memory
     for read in bench.all(dm.ReadDue):

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from seriatim import AckLevel, Client, Consumer, Delivery, Gap, Producer, Receipt, SendError, Tls
 from seriatim.history import HistoryWriter
-from seriatim_api.errors import RoutingError, SeriatimError, UnavailableError
+from seriatim_api.errors import SeriatimError
 from seriatim_api.ids import split_offset
 
 from e2e.faults.systems import namespaces
@@ -211,8 +211,9 @@ class Sending:
         while time.monotonic() < until:
             try:
                 outcome = await client.cancel(self._begin["topic"], receipt.partition, receipt.offset)
-            except (RoutingError, UnavailableError):
-                continue  # a call takes 10 s until it fails
+            except SeriatimError:  # as a rule no broker could answer in the time of a call, or the coordinator is lost
+                await asyncio.sleep(OPEN_RETRY_S)
+                continue
             answer = outcome.value
             break
         self._answers[answer] += 1
