@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from seriatim_api import batch as headers
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_CONTROL
 from seriatim_api.exclusive import exclusive_producer
@@ -54,11 +53,6 @@ class Owned(Bench):
         assert isinstance(self.send(epoch, sequence, control=control), errors.OverloadedError)
         self.has_read(record)
         return self.send(epoch, sequence, control=control)
-
-
-@pytest.fixture(autouse=True)
-def _known_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headers, "FLAGS_KNOWN", headers.FLAGS_KNOWN | FLAG_CONTROL)
 
 
 def master(kind: type[Bench] = Owned) -> Any:
@@ -164,6 +158,12 @@ def test_many_unknown_producers_are_bounded() -> None:
         sent = header(1, 1, 5, exclusive_producer("incarnation", str(number)))
         bench.do(ev.Append(number + 1, P, sent, b"body", 1, True, ev.AckLevel.REPLICATED))
     assert len(bench.looks()) == 64
+
+
+def test_a_client_may_not_send_a_control_batch() -> None:
+    bench = master()
+    assert bench.sends_as_read(5, 5, control=True) is None
+    assert isinstance(bench.send(6, control=True, forward=False), errors.BadRequestError)
 
 
 def test_brokers_that_do_not_know_it_refuse_it_finally() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from seriatim_api import batch as headers
 from seriatim_broker.core.state.segment_log import SegmentLog
 from seriatim_broker.core.values.log import PutBatch
 from seriatim_broker.core.values.owners import OwnerRead, OwnerRecord, ReadOwner
@@ -153,11 +152,6 @@ def _answer_first(monkeypatch: pytest.MonkeyPatch) -> None:
         return last is not None and event.header.producer_epoch <= last.epoch
 
     monkeypatch.setattr(exclusive_producers, "is_announced", is_announced)
-
-
-@pytest.fixture(autouse=True)
-def _known_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headers, "FLAGS_KNOWN", headers.FLAGS_KNOWN | headers.FLAG_CONTROL)
 
 
 def run_all() -> int:
