@@ -52,6 +52,7 @@ class Delayed:
         self._fired: dict[int, list[tuple[int, int]]] = {}  # message -> the (segment, index) of batches with it
         self._ahead_ms: dict[tuple[PartitionId, int], int] = {}  # of the clocks of servers that have fired a segment
         self._answers: dict[int, CancelOutcome] = {}
+        self._asked: set[int] = set()  # messages that a program wants to be cancelled
 
     @property
     def _true_ms(self) -> int:
@@ -117,7 +118,21 @@ class Delayed:
         sealed = self._seen.sealed.get((partition, no))
         return sealed is None or index < sealed[0]
 
+    # ---- retention ----------------------------------------------------------------------------------
+
+    def _is_gone(self, message: int) -> bool:
+        """Whether retention has dropped a message that may be cancelled, although no answer says so yet."""
+        fate = self._seen.fates[message]
+        is_asked = message in self._asked and fate.offset is not None
+        return is_asked and self._seen.is_dropped(fate.partition, *split_offset(fate.offset or 0))
+
     # ---- cancellations ------------------------------------------------------------------------------
+
+    def asks(self, partition: PartitionId, offset: int) -> None:
+        """A program wants the message that was acknowledged at an offset to be cancelled."""
+        message = self._at.get((partition, offset))
+        if message is not None:
+            self._asked.add(message)
 
     def answered(self, who: str, partition: PartitionId, offset: int, asked_us: int, outcome: CancelOutcome) -> None:
         """A broker answers the cancellation of the message that was acknowledged at an offset."""
@@ -130,7 +145,8 @@ class Delayed:
             return
         if outcome is CancelOutcome.NOT_FOUND:
             fate = seen.fates[message]
-            if fate.acked_us is not None and fate.acked_us <= asked_us and not self._is_lost(message):
+            is_known = fate.acked_us is not None and fate.acked_us <= asked_us
+            if is_known and not self._is_lost(message) and not self._is_gone(message):
                 seen.fail("D3", f"{what}, and it was acknowledged")
             return
         known = self._answers.setdefault(message, outcome)
@@ -154,7 +170,8 @@ class Delayed:
             order: Each (offset, message) that is visible.
         """
         visible = {message for _, message in order}
-        return [one for _, one in delayed if one not in visible and not self._is_cancelled(one)]
+        waiting = [one for _, one in delayed if one not in visible and not self._is_cancelled(one)]
+        return [one for one in waiting if not self._is_gone(one)]
 
     def _is_forgotten(self, message: int) -> bool:
         """Whether its cancellation may be lost, because no member was left that had the ledger of its segment."""
@@ -185,7 +202,7 @@ class Delayed:
             if fate.outcome == "ok" and not self._is_cancelled(message) and not self._is_fired(message):
                 for place in self._places[message]:
                     base = make_offset(place.batch.header.segment, place.batch.header.base_index)
-                    if base == fate.offset and not self._is_lost(message):
+                    if base == fate.offset and not self._is_lost(message) and not self._is_gone(message):
                         self._two_copies.on_two_disks(place.batch, f"{message} is pending", "D5")
 
     def _is_lost(self, message: int) -> bool:
@@ -215,5 +232,5 @@ class Delayed:
                 seen.states.add("cancelled for good")
             elif not where and answer is CancelOutcome.TOO_LATE and not self._is_lost(message):
                 seen.fail("D3", f"the cancellation of {message} came too late, and it is not visible")
-            elif not where and fate.outcome == "ok" and not self._is_lost(message):
+            elif not where and fate.outcome == "ok" and not self._is_lost(message) and not self._is_gone(message):
                 seen.fail("D1", f"{message} was acknowledged at {format_offset(fate.offset or 0)}, and is not visible")

@@ -254,6 +254,7 @@ class Delayed:
         """Send it to the broker that is known to serve the segment, or to any."""
         if not one.asked_us:
             one.asked_us = self._schedule.now_us
+            self._judge.rules.delayed.asks(one.partition, one.offset)
             self._schedule.tell("canceller", f"cancels {format_offset(one.offset)} of partition {one.partition}")
         name = one.server or self._schedule.rng.choice(sorted(self._cluster.brokers))
         self._schedule.after(self._cluster.network.latency_us(), self._arrive, name, one)
