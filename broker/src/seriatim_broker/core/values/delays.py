@@ -55,7 +55,8 @@ class KnownDelayLimits(NamedTuple):
     def refusal_if_full(self, pending: Amount) -> SeriatimError | None:
         """The error of one more delayed batch, if this much waits in the partition; None if the topic takes it.
 
-        What waits may take half of `retention_bytes`. Without that, retention would have it moved again and again.
+        What waits may take half of `retention_bytes`. Retention keeps it beyond all limits, so without that a topic
+        with a small limit could fill the disk.
         """
         most = self.limits.delayed_pending_max
         if pending.messages >= most:
