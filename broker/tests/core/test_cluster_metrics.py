@@ -24,9 +24,11 @@ def standing(head: tuple[MemberId, ...], *copies: Copies, **flags: bool) -> Stan
     return Standing(head, frozenset(copies), flags.get("is_unsettled", False), flags.get("is_lost", False))
 
 
-def figures(standings: dict[Standing, int], *away: MemberId) -> dict[str, int]:
+def figures(standings: dict[Standing, int], *away: MemberId, copies: int = 2) -> dict[str, int]:
     """The figures that are not 0, while these members are away."""
-    found = partition_figures(standings, lambda member: member not in away)
+    found = partition_figures(standings, lambda member: member not in away, copies)
+    if copies == 2:  # it says what `one_copy` and `no_copy` say
+        del found["partitions_fewer_copies"]
     return {name.removeprefix("partitions_"): value for name, value in found.items() if value}
 
 
@@ -36,6 +38,14 @@ def test_a_copy_on_a_broker_that_does_not_run_is_no_copy() -> None:
     assert figures(moved, A0) == {"partitions": 9, "one_copy": 7}
     assert figures(moved, A0, A1) == {"partitions": 9, "no_copy": 7}
     assert figures(moved, B1) == {"partitions": 9, "one_copy": 9, "without_head": 9}
+
+
+def test_copies_are_counted_up_to_the_size_of_the_groups() -> None:
+    three = Copies(frozenset({A0, A1, B0}), frozenset({A0, A1, B0}))
+    held = {standing((A0, A1, B0), three): 4}
+    assert figures(held, copies=3) == {"partitions": 4}
+    assert figures(held, B0, copies=3) == {"partitions": 4, "without_head": 4, "fewer_copies": 4}
+    assert figures(held, A1, B0, copies=3)["one_copy"] == 4
 
 
 def test_a_copy_that_is_not_listed_is_no_copy() -> None:

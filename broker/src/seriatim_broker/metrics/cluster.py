@@ -19,6 +19,8 @@ from typing import Final, Protocol
 from prometheus_client.core import GaugeMetricFamily, Metric
 from seriatim_api.ids import MemberId
 
+from ..core.values.config import BrokerConfig
+from ..core.values.placement import copies_wanted
 from ..interfaces.clock import Clock
 from ..runtime.coordinator.topic_feed import Standing, TopicFeed, WatchedTopics
 
@@ -28,16 +30,19 @@ LOOK_S: Final = 1.0
 UNREAD_S: Final = 300.0
 """If the page was not read for this long, the cluster is not followed any more."""
 
+MIN_COPIES: Final = BrokerConfig().min_copies
+
 _GAUGES: Final = {
     "topics": "Topics of the cluster",
     "partitions": "Partitions of the cluster, with the hidden ones of publications",
     "partitions_without_head": "Partitions that accept no messages, because a member of their open segment is away",
     "partitions_one_copy": "Partitions of which some messages are not surely on two running brokers, but on one",
+    "partitions_fewer_copies": "Partitions of which some messages are surely on fewer running brokers than groups have",
     "partitions_no_copy": "Partitions of which some messages are on no running broker: consumers wait there",
     "partitions_unsettled": "Partitions with a segment whose length no member has told: consumers wait there",
     "partitions_lost": "Partitions with a segment that was declared lost",
     "broker_groups": "Broker groups of the cluster",
-    "broker_groups_not_whole": "Broker groups with fewer than two members that run and are linked",
+    "broker_groups_not_whole": "Broker groups of which a member does not run or is not linked, or with one member only",
     "brokers": "Brokers that were admitted to the cluster",
     "brokers_away": "Brokers that were admitted and do not run",
 }
@@ -100,6 +105,10 @@ class ClusterMeter:
         finally:
             self._followed = None
 
+    def _partition_figures(self, standings: Mapping[Standing, int]) -> dict[str, int]:
+        sizes = map(len, self._members.broker_groups().values())
+        return partition_figures(standings, self._is_there, copies_wanted(sizes, MIN_COPIES))
+
     def _was_read(self) -> bool:
         return self._clock.monotonic_us() - self._read_at_us < UNREAD_S * 1e6
 
@@ -110,7 +119,7 @@ class ClusterMeter:
         values: Mapping[str, int] = {}
         if self._followed is not None and self._followed.is_listed:
             topics = self._followed.topic_count
-            values = {"topics": topics, **partition_figures(self._followed.standings, self._is_there)}
+            values = {"topics": topics, **self._partition_figures(self._followed.standings)}
             values |= broker_figures(self._members, self._is_there)
         for name, text in _GAUGES.items():
             gauge = GaugeMetricFamily(f"seriatim_cluster_{name}", text, labels=["broker"])
@@ -119,12 +128,15 @@ class ClusterMeter:
             yield gauge
 
 
-def partition_figures(standings: Mapping[Standing, int], is_there: Callable[[MemberId], bool]) -> dict[str, int]:
+def partition_figures(
+    standings: Mapping[Standing, int], is_there: Callable[[MemberId], bool], copies: int
+) -> dict[str, int]:
     """How many partitions are in each state.
 
     Args:
         standings: For each standing, the number of partitions that have it.
         is_there: Whether a member runs.
+        copies: How many copies segments should have.
     """
     found = dict.fromkeys((name for name in _GAUGES if name.startswith("partitions")), 0)
     there: dict[MemberId, bool] = {}
@@ -136,11 +148,12 @@ def partition_figures(standings: Mapping[Standing, int], is_there: Callable[[Mem
         return known
 
     for standing, count in standings.items():
-        listed = min((sum(map(runs, copies.listed)) for copies in standing.copies), default=2)
-        in_sync = min((sum(map(runs, copies.in_sync)) for copies in standing.copies), default=2)
+        listed = min((sum(map(runs, held.listed)) for held in standing.copies), default=copies)
+        in_sync = min((sum(map(runs, held.in_sync)) for held in standing.copies), default=copies)
         found["partitions"] += count
         found["partitions_without_head"] += count * (not all(map(runs, standing.open_members)))
         found["partitions_one_copy"] += count * (listed > 0 and in_sync < 2)
+        found["partitions_fewer_copies"] += count * (in_sync < copies)
         found["partitions_no_copy"] += count * (listed == 0)
         found["partitions_unsettled"] += count * standing.is_unsettled
         found["partitions_lost"] += count * standing.is_lost
