@@ -11,6 +11,7 @@ Each command is a module that `python -m` runs, and most are a target of make.
 
     workloads      the workloads of `make bench`, from `workloads.yaml`
     gaps           how long a partition accepts nothing after a fault
+    members        larger broker groups beside groups of two, in turns
     healing        how fast a new disk gets the copies of a lost one
     first_message  how long a program needs until its first acknowledged message
     program        what all commands share: a directory, a log, figures as JSON, an end at Ctrl-C

@@ -41,9 +41,11 @@ from e2e.bench.load.measurement import Measured, run_load
 from e2e.bench.load.setup import DEADLINE_S, MESSAGE_SIZE_BYTES, bench_cluster
 from e2e.bench.measures.curves import draw
 from e2e.bench.measures.figures import Figure, amount, narrow_table, percentile, share
+from e2e.bench.members import beside_two
 from e2e.bench.program import Measure as MeasureAll
 from e2e.bench.program import Progress, exact_loop, run, told
 from e2e.bench.workloads import (
+    BesideTwo,
     Cancel,
     Due,
     DueAtOnce,
@@ -86,6 +88,9 @@ SHOWN: Final[dict[Measure, tuple[str, str, bool]]] = {
     "firing_gap_ms": ("nothing is fired, median", "ms", False),
     "cancel_p50_ms": ("one in flight, p50", "ms", False),
     "cancels_per_s": ("64 in flight", "/s", True),
+    "p50_ratio": ("one in flight, p50", "x", False),
+    "rate_ratio": ("batches, one partition", "x", True),
+    "more_gap_ms": ("gap at kill -9, more", "ms", False),
 }
 """Of each measure: its label, its unit, and whether more is better."""
 
@@ -97,14 +102,25 @@ async def run_workload(workload: Workload, directory: Path, progress: Progress) 
         SeriatimError: The cluster did not come up, or did not do what the workload needs.
     """
     progress(workload.text)
+
+    async def on_cluster(part: Workload, members: int) -> Measured:
+        return await _on_cluster(part, members, directory, progress)
+
+    if isinstance(workload.load, BesideTwo):
+        return figures_of(workload, await beside_two(workload.load, on_cluster))
+    return figures_of(workload, await on_cluster(workload, 2))
+
+
+async def _on_cluster(workload: Workload, members: int, directory: Path, progress: Progress) -> Measured:
+    """Run a workload on a new cluster whose broker groups have that many members."""
     place = directory / workload.name
-    async with bench_cluster(place, workload.groups) as (cluster, client):
+    async with bench_cluster(place, workload.groups, members) as (cluster, client):
         topic = workload.name
         await client.admin().create_topic(topic, workload.partitions, settings=TopicSettings(flush=workload.flush))
         await Observer(client.admin(), topic).wait_until(Snapshot.settled, f"{topic} accepts", DEADLINE_S)
-        figures = figures_of(workload, await _measured(workload, topic, client, cluster, progress))
+        measured = await _measured(workload, topic, client, cluster, progress)
     shutil.rmtree(place, ignore_errors=True)  # or the kernel writes it while the next cluster is measured
-    return figures
+    return measured
 
 
 async def try_workload(workload: Workload, directory: Path, progress: Progress) -> list[Figure]:

@@ -14,6 +14,7 @@ Kinds of load:
     pending         batches that are due tomorrow, beside as many ordinary batches
     due_kill        as `due`, while the broker that fires the messages and stores them again is killed
     cancel          delayed messages are called back, one in flight, then 64
+    beside_two      three of the above on clusters of larger broker groups and of groups of two, in turns
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Measure = Literal[
     "p50_ms", "p99_ms", "published_p50_ms", "published_p99_ms", "end_to_end_p50_ms", "end_to_end_p99_ms",
     "cpu_ms_per_message", "cpu_ms_per_s", "wakeups_per_s", "messages_per_s", "start_ms", "gap_ms",
     "late_p50_ms", "late_p99_ms", "ordinary_p99_ratio", "append_ratio", "more_memory_mib", "longer_start_s",
-    "row_bytes_per_batch", "firing_gap_ms", "cancel_p50_ms", "cancels_per_s",
+    "row_bytes_per_batch", "firing_gap_ms", "cancel_p50_ms", "cancels_per_s", "p50_ratio", "rate_ratio", "more_gap_ms",
 ]  # fmt: skip
 
 
@@ -49,6 +50,7 @@ GIVEN_BY: Final[dict[str, frozenset[Measure]]] = {
     "pending": frozenset(("append_ratio", "more_memory_mib", "longer_start_s", "row_bytes_per_batch")),
     "due_kill": frozenset(("firing_gap_ms",)),
     "cancel": frozenset(("cancel_p50_ms", "cancels_per_s")),
+    "beside_two": frozenset(("p50_ratio", "rate_ratio", "more_gap_ms")),
 }
 """The measures that each kind of load gives. `end_to_end` ones are given only if the messages are read."""
 
@@ -152,8 +154,20 @@ class Cancel(_Strict):
     seconds: PositiveFloat
 
 
+class BesideTwo(_Strict):
+    """One message in flight, batches, and `times` kills, each `rounds` times with two members and with `members`."""
+
+    kind: Literal["beside_two"]
+    members: Annotated[int, Field(ge=3, le=5)]
+    rounds: PositiveInt
+    seconds: PositiveFloat
+    times: PositiveInt
+
+
 DelayedLoad = Due | DueAtOnce | Pending | DueKill | Cancel
-Load = Annotated[OneAtATime | Paced | Idle | Batches | Sends | Start | Fault | DelayedLoad, Field(discriminator="kind")]
+Load = Annotated[
+    OneAtATime | Paced | Idle | Batches | Sends | Start | Fault | DelayedLoad | BesideTwo, Field(discriminator="kind")
+]
 
 
 class Workload(_Strict):

@@ -73,14 +73,17 @@ class SteadySender:
 
 
 @asynccontextmanager
-async def bench_cluster(directory: Path, groups: int) -> AsyncIterator[tuple[LocalCluster, Client]]:
-    """Start a cluster of `groups` broker groups in a new directory, and a client of it. Both end with the block.
+async def bench_cluster(directory: Path, groups: int, members: int = 2) -> AsyncIterator[tuple[LocalCluster, Client]]:
+    """Start a cluster of `groups` broker groups of `members` each in a new directory, and a client of it.
 
-    With LATENCY in the environment, all links go through the proxy, which delays them; with LATENCY=0 by nothing.
+    Both end with the block. With LATENCY in the environment, all links go through the proxy, which delays them; with
+    LATENCY=0 by nothing.
     """
     delay, place = read_delay(os.environ), directory / f"groups-{groups}"
     async with (
-        LocalCluster(place, groups=groups, proxy=delay is not None, delay=delay or NO_DELAY, name="bench") as cluster,
+        LocalCluster(
+            place, groups=groups, members=members, proxy=delay is not None, delay=delay or NO_DELAY, name="bench"
+        ) as cluster,
         Client.connect(cluster.bootstrap) as client,
     ):
         yield cluster, client
