@@ -44,8 +44,8 @@ two-clocks: the master refuses what is not due by its own clock
 + if True:
 not-before-due: readers pass a delayed batch
 @ core.values.passing.is_passed_by
-- bool(header.flags & FLAG_DELAYED) or header.for_group not in for_it
-+ header.for_group not in for_it
+- bool(header.flags & (FLAG_DELAYED | FLAG_CONTROL)) or header.for_group not in for_it
++ bool(header.flags & FLAG_CONTROL) or header.for_group not in for_it
 [D1 D2 D3 D4 I1 I2 I9 I12 K1 K2 CORE delayed-blind]
 blind-reads-the-log: what a server may not know is read in the log before it fires
 @ core.state.delayed.Firing.learn
