@@ -20,7 +20,7 @@ PAIR: Final = 2
 
 
 async def beside_two(load: BesideTwo, on_cluster: OnCluster) -> Measured:
-    """Measure everything, and return how groups of `load.members` compare with groups of two."""
+    """Measure everything, and return how the larger groups compare with groups of two."""
     found, problems = Measured(), []
 
     async def compared(part: Workload) -> tuple[float, float]:
