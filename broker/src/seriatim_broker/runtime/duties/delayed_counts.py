@@ -281,8 +281,7 @@ class DelayedCounts:
         elsewhere: dict[str, list[Place]] = {}
         sums: list[tuple[SegmentLog, Amount, list[Place]]] = []
         for partition, log in led:
-            if partition.chain is None:
-                continue
+            assert partition.chain is not None
             here, others = NONE_WAIT, list[Place]()
             for segment in partition.chain.segments:
                 place = (partition.id, segment.no)
@@ -302,8 +301,7 @@ class DelayedCounts:
             for place in others:
                 told[place] = self._told.get(place, NONE_WAIT)
                 here = here.plus(told[place])
-            is_there = log.partition in self._core.partitions  # an event would add a partition that is deleted again
-            if is_there and log.delayed is not None and here != log.delayed.pending:
+            if log.delayed is not None and here != log.delayed.pending:
                 self._driver.feed(DelayedPending(log.partition, log.no, here))
         self._told = told
 
