@@ -49,6 +49,9 @@ QUICK: Final = (
     "wiped disk of slave",
     "drained group",
     "unread false certificate of master",
+    "kill master in a take-over",
+    "segment with delayed messages away",
+    "clock of server behind while messages wait",
 )
 """At least one fault of each kind. Faults that have found an error come first."""
 
