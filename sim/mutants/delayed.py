@@ -17,6 +17,10 @@ fire-above-commit: only what is committed is fired
 @ core.delayed.firing._make_volleys
 - if row.index + row.message_count > log.readable_below:
 + if False:
+fresh-is-durable: rows are looked for on the disk when they are there
+@ core.delayed.firing._take_fresh
+- if row.index < log.durable:
++ if True:
 fire-repeat: what readers skip as a repeat is passed, and not fired
 @ core.delayed.firing._drop_repeats
 + return False

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 LOOK_US = 100_000
 """So often the judge looks whether what is pending is on two disks."""
 
+ROWS_MAX = 100_000
+"""A segment has fewer rows."""
+
 FAILED_SHARE = 0.03
 """Of the reads of rows, this many fail."""
 
@@ -71,8 +74,12 @@ class Disk:
     async def read_due(
         self, partition: PartitionId, no: int, after: tuple[int, int], until_ms: int, count_max: int
     ) -> list[DueRow]:
-        """Rows of delayed batches."""
-        return self._disk.read_due(partition, no, after, until_ms, count_max)
+        """Rows of delayed batches. What is on its way to the disk is not read yet."""
+        rows = self._disk.read_due(partition, no, after, until_ms, ROWS_MAX)
+        image = self._disk.durable.partitions.get(partition)
+        segment = image.segments.get(no) if image is not None else None
+        durable = {batch.header.base_index for batch in segment.batches} if segment is not None else set()
+        return [row for row in rows if row.index in durable][:count_max]
 
     async def read_delayed(self, partition: PartitionId, no: int, from_index: int, count_max: int) -> list[DueRow]:
         """Rows of delayed batches, by index."""

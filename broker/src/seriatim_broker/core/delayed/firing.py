@@ -72,7 +72,7 @@ def look(broker: BrokerState, partition: Partition, no: int) -> None:
 def _take_fresh(broker: BrokerState, firing: Firing, log: SegmentLog) -> None:
     """Take rows that were appended: those that are due soon are kept, the others are read when their time comes.
 
-    A row is taken when it is on the disk. Without that (I13):
+    Rule `fresh-is-durable` (D1): a row is taken when it is on the disk. Without it:
       1. d is appended, due in a bit more than `AHEAD_MS`. Its row is not kept.
       2. Some milliseconds later the rows of the next `AHEAD_MS` are read. The disk is slow, and has no d yet.
       3. The read finds no more rows. d is never looked for again, as long as this member serves the segment.
