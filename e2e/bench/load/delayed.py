@@ -36,6 +36,9 @@ APPEND_PER_S: Final = 8_000
 UNSETTLED_MAX: Final = 2_000
 """Messages without an outcome with which a sender waits. Then the machine is too slow for the rate."""
 
+RATE_SHARE: Final = 0.9
+"""If a sender reaches less than this share of its rate, its figures are of another load."""
+
 PIECE: Final = 500
 USUAL_S: Final = 4.0
 DRAIN_S: Final = 60.0
@@ -133,6 +136,10 @@ class DelayedRun:
         found = _told(Measured(), arrivals, sent)
         late = found.latencies["late"]
         found.values = {"late_p50_ms": late.ms(50), "late_p99_ms": late.ms(99)}
+        sent_per_s = len(sent.due_ms) / load.seconds
+        if sent_per_s < load.rate * RATE_SHARE and not found.problem:
+            waits = f"p50 {late.ms(50):,.0f}, p99 {late.ms(99):,.0f} ms late"
+            found.problem = f"the brokers took only {sent_per_s:,.0f} of {load.rate:,} msg/s: {waits}"
         return found
 
     async def _due_kill(self, load: DueKill) -> Measured:

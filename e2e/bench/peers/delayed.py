@@ -121,9 +121,10 @@ def main() -> int:
 
     async def measure(directory: Path, progress: Progress) -> list[Figure]:
         figures = [
-            replace(figure, name=f"{US}.{figure.name.partition('.')[2]}", aim=None)
-            for workload in (due, at_once)
+            replace(figure, name=f"{US}.{figure.name.partition('.')[2]}", aim=None, details=details)
+            for workload, shown in ((due, True), (at_once, False))
             for figure in await try_workload(workload, directory, progress)
+            for details in [figure.details if shown else {}]  # the picture has one curve for each broker
         ]
         for name, cluster in PEERS.items():
             figures += await measure_peer(name, cluster, directory, *loads, progress)
