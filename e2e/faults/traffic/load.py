@@ -416,6 +416,10 @@ class Load:
             (late_s for at, number, late_s in self._late if at >= since and partition in (number, None)), default=0.0
         )
 
+    def has_fired(self, since: float, partition: int) -> bool:
+        """Whether readers got a delayed message of a partition since then."""
+        return any(at >= since and number == partition for at, number, _ in self._late)
+
     def lateness_ended_s(self, healed: float) -> float:
         """Return how long after the heal a message came that was late by more than `LATE_S`; 0 if none did."""
         return max((at - healed for at, _, late_s in self._late if at > healed and late_s > LATE_S), default=0.0)

@@ -40,6 +40,9 @@ async def test_lateness_counts_from_the_heal(load: Load) -> None:
     assert load.late_s(0.0) == 0.7
     assert load.late_s(11.0, 1) == 0.501
     assert load.late_s(11.0, 0) == 0.0
+    assert load.has_fired(12.0, 1)
+    assert not load.has_fired(12.0, 0)
+    assert not load.has_fired(14.0, 1), "another group"
     assert load.lateness_ended_s(11.0) == 1.5
     assert load.lateness_ended_s(12.5) == 0.0
 
