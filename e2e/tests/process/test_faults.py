@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 from seriatim_local import LocalCluster
 
+from e2e.faults.kinds.fault import lacks_copies
 from e2e.observe import ChainNow, Snapshot
 from e2e.workers import start_worker
 
@@ -28,6 +30,10 @@ def chain_of(now: Snapshot) -> ChainNow:
     return now.chains[0]
 
 
+def is_open_on(members: set[str], now: Snapshot) -> bool:
+    return set(chain_of(now).open_segment.members) == members
+
+
 async def test_a_killed_master(cluster: LocalCluster, tmp_path: Path) -> None:
     async with traffic(cluster, "killed-master", tmp_path) as running:
         before = chain_of(await running.look()).open_segment
@@ -40,14 +46,20 @@ async def test_a_killed_master(cluster: LocalCluster, tmp_path: Path) -> None:
 
 
 @slow
-async def test_a_killed_slave(cluster: LocalCluster, tmp_path: Path) -> None:
-    async with traffic(cluster, "killed-slave", tmp_path) as running:
-        before = chain_of(await running.look()).open_segment
-        await cluster.kill(before.members[1])
-        after = await running.moved_past(before.no)
-        await running.goes_on()
-        assert before.members[1] not in after.members, "no message is accepted on one copy"
-        await cluster.start_again(before.members[1])
+@pytest.mark.timeout(240)
+async def test_each_member_of_the_only_group_of_three_is_killed(tmp_path: Path) -> None:
+    async with (
+        LocalCluster(tmp_path / "three", groups=1, members=3, proxy=False, name="three") as cluster,
+        traffic(cluster, "three", tmp_path) as running,
+    ):
+        for broker in cluster.broker_names:
+            await cluster.kill(broker)
+            left = {name for name in cluster.broker_names if name != broker}
+            await running.observer.wait_until(partial(is_open_on, left), "two continue", PROGRESS_DEADLINE_S)
+            await running.goes_on()
+            await cluster.start_again(broker)
+            await cluster.wait_ready()
+        await running.observer.wait_until(lambda now: not lacks_copies(now, 3), "everything has three copies", 60)
 
 
 async def test_a_frozen_master(cluster: LocalCluster, tmp_path: Path) -> None:
