@@ -542,9 +542,10 @@ def _settings_to_proto(settings: TopicSettings) -> records_pb2.TopicSettings:
 
 
 def _update_of(name: str, partition_count: int | None) -> broker_pb2.UpdateTopicRequest:
-    if partition_count is not None:
-        check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
-    return broker_pb2.UpdateTopicRequest(name=name, partition_count=partition_count or 0)
+    if partition_count is None:
+        return broker_pb2.UpdateTopicRequest(name=name)
+    check_whole("partition_count", partition_count, 1, PARTITION_COUNT_MAX)
+    return broker_pb2.UpdateTopicRequest(name=name, partition_count=partition_count)
 
 
 def _fill(request: broker_pb2.UpdateTopicRequest, given: dict[str, object], changes: object) -> None:
