@@ -153,7 +153,8 @@ def _go_on(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     _read_ahead(broker, partition, firing)
     _make_volleys(broker, partition, firing, log)
     _read(broker, partition, firing)
-    if firing.is_done is False and firing.has_none_left and log.record.sealed_len is not None:
+    is_waiting = log.delayed is not None and bool(log.delayed.fresh)  # for the disk: see `_take_fresh`
+    if firing.is_done is False and firing.has_none_left and not is_waiting and log.record.sealed_len is not None:
         firing.is_done = True
     _write(broker, partition, segment, firing)
     _send(broker, partition, firing)
