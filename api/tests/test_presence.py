@@ -16,7 +16,7 @@ NO_SUCH_VALUE = """
     AppendReply.offset Join.in_flight_max Join.run_max Join.spread_over Demand.run_max EndOfSegment.next_server_address
     GetStreamPortResponse.port UpdateTopicRequest.partition_count
     OperatedPartition.group_epoch ListGroupKeysRequest.after ListGroupKeysRequest.limit ListGroupKeysResponse.next
-    ListDelayedRequest.limit ListDelayedRequest.until_ms ListFiredResponse.last_epoch
+    ListDelayedRequest.limit ListDelayedRequest.until_ms
     ScrubRequest.after_partition_id ReadQuarantinedRequest.partition_id PrepareStagingRequest.topic
     OpenWriterRequest.incarnation PublishRequest.epoch PublishRequest.owner ListWritersResponse.next_after
     GetOffsetsRequest.incarnation PlanRangeRequest.cut_bytes RetryPolicy.grant_ms ChainRecord.chain_width

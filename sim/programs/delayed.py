@@ -20,7 +20,7 @@ from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.delayed import spans_in
 from seriatim_broker.core.values.events import Event
-from seriatim_broker.core.values.log import Batch, DueRow, StoredVolley
+from seriatim_broker.core.values.log import Batch, DueRow, StoredVolley, fired_in
 from seriatim_broker.core.values.positions import Measure
 from seriatim_broker.core.values.segment import Segment, SegmentState, Start
 from seriatim_broker.runtime.driver.delayed_reads import DelayedReads
@@ -134,9 +134,7 @@ class Delayed:
         place, asked_no = effect.partition, effect.segment_no
         chain = self._judge.seen.history[place][-1]
         is_known = chain.epoch >= effect.chain_epoch
-        own = [fire_producer(place, asked_no), move_producer(place, asked_no)]
-        fired: list[StoredVolley] = []
-        epochs = [0]
+        volleys: list[list[StoredVolley]] = []
         for segment in chain.segments if is_known else ():
             if segment.no < asked_no or segment.state is SegmentState.LOST or segment.is_stub:
                 continue
@@ -144,22 +142,23 @@ class Delayed:
             is_known = is_known and (is_open or segment.is_settled)
             names = [segment.master] if is_open else [segment.server, *segment.eligible]
             lists = (self._volleys(name.broker, place, segment.no) for name in names)
-            found = next((volleys for volleys in lists if volleys is not None), None)
+            found = next((listed for listed in lists if listed is not None), None)
             is_known = is_known and found is not None
-            found = [one for one in found or () if one.producer in own and one.epoch >= max(epochs)]
-            fired += [one for one in found if one.message_count]
-            epochs += [one.epoch for one in found if one.message_count or one.epoch != effect.epoch]
-        rows = [(one.origin, one.message_count) for one in fired]
+            volleys.append(found or [])
+        fired = [
+            fired_in(([one for one in listed if one.producer == producer] for listed in volleys), effect.epoch)
+            for producer in (fire_producer(place, asked_no), move_producer(place, asked_no))
+        ]
         moved = [
-            (one.index, one.origin, one.message_count)
+            (one.index, one.origins[0])
             for one in process.broker.disk.read_volleys(place, asked_no, 0, MANY)
-            if one.producer.endswith(MOVE_MARK) and one.message_count
+            if one.producer.endswith(MOVE_MARK) and one.origins and not one.is_list
         ]
         error = None if is_known else NotServingError("a segment cannot be read now")
         self._judge.seen.states.add("fired messages read" if is_known else "fired messages not read")
-        process.deliver(
-            dm.FiredRead(effect.serial, place, asked_no, spans_in(asked_no, rows, moved), max(epochs), error)
-        )
+        spans = spans_in(asked_no, (span for one in fired for span in one.origins), moved)
+        last_epoch = max(one.last_epoch for one in fired)
+        process.deliver(dm.FiredRead(effect.serial, place, asked_no, spans, last_epoch, error))
 
     def _volleys(self, name: str, place: PartitionId, no: int) -> list[StoredVolley] | None:
         """The committed volleys in a segment, if the broker runs and has the segment in full."""
@@ -180,8 +179,8 @@ class Delayed:
         self._notice(process, effect.partition, effect.segment_no)
 
         def accepted(name: str, at: int, offset: int) -> None:
-            if offset:
-                messages = messages_of(Batch(*batches[at]))
+            messages = messages_of(Batch(*batches[at]))
+            if offset and messages:
                 self._judge.accepted(name, effect.partition, list(messages), offset)
                 self._judge.seen.states.add("several fired together" if len(batches[at][1]) > 8 else "fired")
 

@@ -25,14 +25,15 @@ from seriatim_broker.core.values.delayed import (
     is_ledger_name,
     ledger_name,
     read_delay_rows,
+    read_origins,
     spans_in,
 )
 from seriatim_broker.core.values.ledger_rows import LedgerRowError
-from seriatim_broker.core.values.log import Batch, DueRow, PutBatch
+from seriatim_broker.core.values.log import Batch, DueRow, PutBatch, StoredVolley, fired_in
 from seriatim_broker.core.values.messages import FORM_DELAYED
 from seriatim_broker.core.values.states import put
 
-from .support import M01, M10, MS, Bench, P, first_chain, header
+from .support import M01, M10, MS, Bench, P, first_chain, header, sealed_chain
 
 SOON_MS = 500
 NAME = ledger_name(1)
@@ -110,19 +111,22 @@ class Firing(Bench):
             self.do(dm.VolleysStored(P, 1, serial, 2, None))
         elif isinstance(effect, dm.ReadVolley):
             self.answered.add(serial)
-            is_bad = not self.unreadable.isdisjoint(effect.span.indexes)
-            self.do(dm.VolleyRead(serial, P, 1, None if is_bad else self._row(effect.span)))
+            is_bad = any(not self.unreadable.isdisjoint(span.indexes) for span in effect.spans)
+            self.do(dm.VolleyRead(serial, P, 1, None if is_bad else self._row(effect.spans)))
         elif isinstance(effect, dm.FindDelayed):
             self.answered.add(serial)
             found = [batch.header for batch in self.batches() if _holds(batch, effect.index)]
             is_delayed = bool(found) and bool(found[0].flags & FLAG_DELAYED)
             self.do(dm.DelayedFound(serial, P, 1, found[0] if is_delayed else None))
 
-    def _row(self, span: Span) -> VolleyRow:
-        batches = [batch for batch in self.batches() if any(_holds(batch, index) for index in span.indexes)]
-        indexes = list(span.indexes)[: self.fits]
+    def _row(self, spans: tuple[Span, ...]) -> VolleyRow:
+        indexes = [index for span in spans for index in span.indexes][: self.fits]
+        batches = [
+            batch for batch in self.batches() if any(_holds(batch, one) for span in spans for one in span.indexes)
+        ]
         origin, headers = (P, make_offset(1, indexes[0])), tuple(batch.header for batch in batches)
-        return VolleyRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, origin, headers)
+        origins = tuple(Span(make_offset(1, span.first), span.message_count) for span in spans)
+        return VolleyRow(repr(indexes).encode(), 7, 0, 0, len(indexes), 1, 2, origin, origins, headers)
 
     def batches(self) -> list[Batch]:
         """The batches that were written."""
@@ -132,7 +136,8 @@ class Firing(Bench):
 
     def volleys(self) -> list[list[int]]:
         """The indexes in each volley that was sent, request by request."""
-        return [eval(body) for request in self.requested() for _, body in request.batches]
+        bodies = [body for request in self.requested() for _, body in request.batches]
+        return [eval(body) for body in bodies if body.startswith(b"[")]
 
     def requested(self) -> list[dm.FireVolleys]:
         """The requests that were not answered yet."""
@@ -245,13 +250,39 @@ def test_what_is_not_on_the_disk_yet_is_not_looked_for_there(bench: Firing) -> N
     assert sorted(bench.fired()) == [[1], [2]]
 
 
-def test_messages_are_fired_by_due_time_and_neighbours_together(bench: Firing) -> None:
+def test_a_row_that_waits_for_the_disk_is_left_when_its_segment_is_sealed(bench: Firing) -> None:
+    bench.send(10)
+    bench.until_due(20)
+    assert bench.fired() == [[0]]
+    bench.send(is_written=False)
+    log = bench.part.logs[1]
+    bench.read_chain(sealed_chain(first_chain(), log.tail, log.tail_checksum))
+    bench.wait(50 * MS, (M01,))
+    assert log.record.sealed_len is not None
+    assert bench.part.firing[1].is_done is False
+    bench.until_due()
+    assert bench.fired() == [[1]]
+
+
+def test_messages_are_fired_by_due_time_in_one_volley(bench: Firing) -> None:
     for due_ms in (30, 10, 20):
         bench.send(due_ms, count=2)
     bench.serve()
     bench.wall_jump_ms += 50
     bench.until_due(20)
-    assert bench.fired() == [[2, 3, 4, 5], [0, 1]]
+    assert bench.volleys() == [[2, 3, 4, 5, 0, 1]]
+    (request,) = bench.requested()
+    listed, fired = (parse_header(header) for header, _ in request.batches)
+    assert (listed.flags, listed.base_sequence, fired.base_sequence) == (FLAG_CONTROL, 1, 2)
+    assert read_origins(request.batches[0][1]) == ((make_offset(1, 2), 4), (make_offset(1, 0), 2))
+    bench.done(1, errors.NotServingError("the master ended after the list"))
+    bench.until_due(20)
+    assert bench.requested()[0].batches == request.batches, "both are sent again"
+    assert bench.fired() == [[2, 3, 4, 5, 0, 1]]
+    assert bench.part.firing[1].passed.not_passed(0, 6) == []
+    bench.send(10)
+    bench.until_due(20)
+    assert parse_header(bench.requested()[0].batches[0][0]).base_sequence == 8
 
 
 def test_large_batches_are_volleys_by_themselves(bench: Firing) -> None:
@@ -278,7 +309,7 @@ def test_the_rest_of_a_volley_is_fired_by_the_next_server(bench: Firing) -> None
     bench.send(10, count=5)
     bench.until_due(20)
     rows = bench.rows()
-    assert rows.volleys[0].span == (0, 3)
+    assert rows.volleys[0].spans == ((0, 3),)
     next_server = delayed_state.Firing.of(1, 2, 0, rows._replace(volleys=rows.volleys[:1]))
     assert next_server.left_of(DueRow(10, 0, 5, 1)) == (Span(3, 2),)
 
@@ -298,7 +329,7 @@ def test_nothing_is_sent_before_its_number_is_on_every_disk(bench: Firing) -> No
     bench.lag = True
     bench.until_due()
     assert bench.volleys() == []
-    assert [volley.span for volley in bench.rows().volleys] == [(0, 1)]
+    assert [volley.spans for volley in bench.rows().volleys] == [((0, 1),)]
     bench.lag = False
     bench.serve()
     assert bench.volleys() == [[0]]
@@ -332,7 +363,7 @@ def test_a_cancelled_message_is_not_fired(bench: Firing) -> None:
     bench.serve()
     assert bench.outcome(request) is CancelOutcome.CANCELLED
     bench.until_due()
-    assert bench.fired() == [[0], [2]]
+    assert bench.fired() == [[0, 2]]
 
 
 def test_a_cancellation_is_answered_when_every_disk_has_it(bench: Firing) -> None:
@@ -429,7 +460,7 @@ def test_rows_of_a_ledger_are_read_as_they_were_written(bench: Firing) -> None:
     bench.cancel(4)
     bench.until_due(30)
     rows = bench.rows()
-    assert next((volley.number, volley.span) for volley in rows.volleys) == (first_number(1), (0, 2))
+    assert next((volley.number, volley.spans) for volley in rows.volleys) == (first_number(1), ((0, 2),))
     assert rows.cancelled == {0: 1 << 4}
     assert rows.next_number > 1
     with pytest.raises(LedgerRowError):
@@ -517,6 +548,22 @@ def test_a_fence_below_an_epoch_in_the_log_is_stored_again(bench: Firing) -> Non
 
 
 def test_origins_are_mapped_to_the_segment_that_they_were_moved_to() -> None:
-    fired = [(make_offset(2, 3), 4), (make_offset(1, 10), 6), (make_offset(1, 90), 1)]
-    moved = [(40, make_offset(1, 12), 2), (50, make_offset(1, 14), 9)]
+    fired = [Span(make_offset(2, 3), 4), Span(make_offset(1, 10), 6), Span(make_offset(1, 90), 1)]
+    moved = [(40, Span(make_offset(1, 12), 2)), (50, Span(make_offset(1, 14), 9))]
     assert spans_in(2, fired, moved) == (Span(3, 4), Span(40, 2), Span(50, 2))
+
+
+def test_what_readers_skip_was_not_fired() -> None:
+    def volley(epoch: int, *origins: Span, is_list: bool = False) -> StoredVolley:
+        return StoredVolley(0, b"p", epoch, origins, is_list)
+
+    two, one = (Span(10, 2), Span(20, 1)), Span(10, 3)
+    begun = [volley(2), volley(2, *two, is_list=True)]
+    assert fired_in([begun], 3) == ((), 2), "the list was stored, and not its volley"
+    assert fired_in([begun, [volley(2, *two, is_list=True), volley(2, one), volley(2, Span(5, 1))]], 3).origins == (
+        *two, Span(5, 1),
+    )  # fmt: skip
+    late = [volley(2, Span(7, 1)), volley(4, Span(8, 1))]
+    assert fired_in([[*begun, volley(3)], late], 3) == ((Span(8, 1),), 4), "7 is below a fence in a segment before"
+    assert fired_in([[volley(3)]], 3).last_epoch == 0, "its own fence"
+    assert fired_in([[volley(3), volley(3, Span(8, 1))]], 3).last_epoch == 3, "another server has that epoch, too"

@@ -38,7 +38,7 @@ def test_the_first_message_that_waits_is_answered(bench: Firing) -> None:
     bench.serve()
     assert first(bench, request) == 0
     bench.until_due(100)
-    assert bench.fired() == [[0, 1], [4, 5]]
+    assert bench.fired() == [[0, 1, 4, 5]]
     request = ask(bench)
     bench.serve()
     assert first(bench, request) == 2

@@ -13,7 +13,7 @@ from seriatim_api.ids import INDEX_MAX, OFFSET_MAX, MemberId, PartitionId, make_
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import delayed_pb2, records_pb2
 from seriatim_broker.core.values import delayed_messages as dm
-from seriatim_broker.core.values.delayed import Amount
+from seriatim_broker.core.values.delayed import Amount, Span
 from seriatim_broker.core.values.delayed_messages import CancelDelayed, FilterDelayed, ListComplete, ListFiring
 from seriatim_broker.core.values.log import DueRow, StoredVolley
 from seriatim_broker.core.values.segment import Segment, SegmentState
@@ -376,7 +376,8 @@ async def test_a_server_answers_retention_from_its_core(cluster: Cluster) -> Non
 def fired_of(no: int, *rows: tuple[int, int, int, int]) -> list[StoredVolley]:
     """Volleys of a segment: index, epoch, index of the origin, messages. Without messages: a fence."""
     return [
-        StoredVolley(index, fire_producer(7, no), epoch, make_offset(no, at), count) for index, epoch, at, count in rows
+        StoredVolley(index, fire_producer(7, no), epoch, (Span(make_offset(no, at), count),) if count else ())
+        for index, epoch, at, count in rows
     ]
 
 
@@ -392,7 +393,7 @@ async def test_what_was_fired_is_read_in_all_later_segments(cluster: Cluster) ->
         3: [*fired_of(1, (5, 2, 20, 1), (6, 4, 0, 0)), *fired_of(2, (7, 9, 1, 1))],
     }
     found = await read_fired(cluster)
-    assert found.fired == ((10, 3),), "20 is under an epoch that a fence in segment 2 ended, 50 is not committed"
+    assert found.fired == ((10, 2), (12, 1)), "20 is below a fence in segment 2, 50 is not committed"
     assert (found.last_epoch, found.error) == (3, None)
 
 
@@ -411,14 +412,14 @@ async def test_volleys_are_listed_page_by_page_and_by_other_members(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fired_reads, "ROWS_PER_READ", 2)
-    monkeypatch.setattr(fired_reads, "ROWS_PER_CALL_MAX", 2)
+    monkeypatch.setattr(fired_reads, "ORIGINS_PER_CALL_MAX", 4)
     member, other = segment_at(2, OWN).server, segment_at(2, "g1-0").server
     cluster.segments = [replace(segment_at(2, "g1-0", SEALED), eligible=(other, member)), segment_at(3, "g1-0", OPEN)]
     cluster.lengths = {2: 100}
     cluster.volleys = {2: fired_of(1, *((index, 2, 3 * index, 1) for index in range(5)))}
     gone = errors.NotServingError("it is gone")
     cluster.answers = [gone] * 3 + [
-        delayed_pb2.ListFiredResponse(messages=[{"origin": make_offset(1, 90), "message_count": 2}], last_epoch=3)
+        delayed_pb2.ListFiredResponse(volleys=[{"epoch": 3, "origins": [make_offset(1, 90)], "message_counts": [2]}])
     ]
     found = await read_fired(cluster)
     assert [span.first for span in found.fired] == [0, 3, 6, 9, 12, 90]

@@ -9,7 +9,7 @@ from typing import Any, cast
 import grpc
 import pytest
 import pytest_asyncio
-from seriatim_api.batch import FLAG_CONTROL, FLAG_HELD, FLAG_LATE, FLAG_NAMES, FLAG_RELEASED, MAGIC
+from seriatim_api.batch import FLAG_HELD, FLAG_LATE, FLAG_NAMES, FLAG_RELEASED, MAGIC
 from seriatim_api.errors import BadRequestError, SeriatimError
 from seriatim_api.protocol import PROTOCOL
 from seriatim_api.status import error_from_proto, from_status
@@ -135,7 +135,7 @@ async def test_a_frame_with_a_flag_of_brokers_ends_a_stream_with_its_name(
     async def served() -> None:
         pass
 
-    for flag in (FLAG_HELD, FLAG_RELEASED, FLAG_LATE, FLAG_CONTROL):
+    for flag in (FLAG_HELD, FLAG_RELEASED, FLAG_LATE):
         sent = bytearray(batches(1, 2))
         at = sent.rindex(MAGIC) + FLAGS_AT
         sent[at : at + 4] = flag.to_bytes(4, "little")

@@ -33,9 +33,9 @@ def _batches(flags: Sequence[int] = (0, 0, 0)) -> list[Batch]:
     return found
 
 
-def _volley(batches: Sequence[Batch], first: int = 0, count: int = 9, is_numbered: bool = False) -> VolleyRow:
+def _volley(batches: Sequence[Batch], *spans: tuple[int, int], is_numbered: bool = False) -> VolleyRow:
     reads = DelayedReads(cast(Any, Disk(batches)), SimulatedBodies())
-    asked = ReadVolley(1, PartitionId(P), 1, Span(first, count), is_numbered)
+    asked = ReadVolley(1, PartitionId(P), 1, tuple(Span(*span) for span in spans or ((0, 9),)), is_numbered)
     row = asyncio.run(reads.volley(asked)).row
     assert row is not None
     return row
@@ -43,13 +43,14 @@ def _volley(batches: Sequence[Batch], first: int = 0, count: int = 9, is_numbere
 
 def test_a_volley_of_one_complete_batch_keeps_its_body() -> None:
     batches = _batches()
-    row = _volley(batches, 2, 4)
+    row = _volley(batches, (2, 4))
     assert (row.body, row.body_crc, row.origin) == (batches[1].body, 2, (P, make_offset(1, 2)))
 
 
 def test_parts_of_batches_are_joined_in_their_order() -> None:
-    row = _volley(_batches(), 1, 6)
-    assert messages_in(row.body) == [1, 2, 3, 4, 5, 6]
+    row = _volley(_batches(), (6, 3), (0, 1), (3, 2))
+    assert messages_in(row.body) == [6, 7, 8, 0, 3, 4]
+    assert row.origins == tuple((make_offset(1, first), count) for first, count in ((6, 3), (0, 1), (3, 2)))
     assert (row.first_timestamp_ms, row.last_timestamp_ms, row.message_count) == (0, 6, 6)
 
 
@@ -59,18 +60,18 @@ def test_a_compressed_batch_is_joined_with_no_other() -> None:
     assert _volley(_batches((FLAG_ZSTD, 0, 0)), is_numbered=True).message_count == 9
 
 
-def test_origins_in_a_volley_follow_one_another() -> None:
+def test_origins_that_follow_one_another_are_one_span() -> None:
     batches = _batches()
     for batch, offset in zip(batches, (10, 12, 30), strict=True):
         batch.header.origin = (P, offset)
     row = _volley(batches)
-    assert (row.message_count, row.origin) == (6, (P, 10))
+    assert (row.message_count, row.origin, row.origins) == (9, (P, 10), ((10, 6), (30, 3)))
 
 
 def test_a_volley_has_as_many_messages_as_fit(monkeypatch: Any) -> None:
     monkeypatch.setattr(delayed_reads, "BODY_BYTES_MAX", 32)  # four messages
     assert _volley(_batches()).message_count == 4
-    assert _volley(_batches(), 0, 6, is_numbered=True).message_count == 6
+    assert _volley(_batches(), (0, 6), is_numbered=True).message_count == 6
 
 
 def test_the_header_of_a_delayed_batch_is_found_by_an_index() -> None:
@@ -83,5 +84,5 @@ def test_the_header_of_a_delayed_batch_is_found_by_an_index() -> None:
 
 def test_a_batch_that_retention_dropped_is_no_damage() -> None:
     reads = DelayedReads(cast(Any, Disk(())), SimulatedBodies())
-    found = asyncio.run(reads.volley(ReadVolley(1, PartitionId(P), 1, Span(0, 1))))
+    found = asyncio.run(reads.volley(ReadVolley(1, PartitionId(P), 1, (Span(0, 1),))))
     assert (found.row, found.is_damaged) == (None, False)

@@ -760,12 +760,11 @@ class DelayedLog:
             assert len(some) <= page
             found += some
         assert found == [row for row in rows if row.index + row.message_count > index]
-        headers = [batch.header for batch in self.builder.batches if any(batch.header.origin)]
         runs: list[StoredVolley] = []
         while some_runs := await storage.read_volleys(self.at, 1, runs[-1].index + 1 if runs else index, page):
             assert len(some_runs) <= page
             runs += some_runs
-        volleys = [StoredVolley(one.base_index, one.producer, 1, one.origin[1], one.message_count) for one in headers]
+        volleys = [volley for batch in self.builder.batches if (volley := StoredVolley.of(batch)) is not None]
         assert runs == [volley for volley in volleys if volley.index >= index]
 
 

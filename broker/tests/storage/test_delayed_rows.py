@@ -40,7 +40,7 @@ async def test_rows_of_dropped_batches_are_deleted_in_slices(tmp_path: Path) -> 
     assert len(rows) == 2 * len(left)
     await put(harness, [builder.put(1, flags=FLAG_FIRED, origin=9)])
     (volley,) = _rows(harness).items() - rows.items()
-    assert len(volley[0]) + len(volley[1]) == 49
+    assert len(volley[0]) + len(volley[1]) == 50
     await put(harness, [builder.put(1)])
     begin = builder.trim(len(builder.batches) - 1)
     await put(harness, [PutSegment(at, replace(segment_record(), begin=begin)), TrimLog(at, 1, *begin[::2])])

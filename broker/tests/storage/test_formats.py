@@ -13,6 +13,7 @@ from seriatim_broker.adapters import identity_file
 from seriatim_broker.adapters.crc import crc32c
 from seriatim_broker.adapters.rocks import codec, keys
 from seriatim_broker.core.values import ledger_rows as rows
+from seriatim_broker.core.values.delayed import Span
 from seriatim_broker.core.values.keyed import ConsumerGroupSettings, ConsumerMode, Exhausted, KeyPhase, RetryPolicy
 from seriatim_broker.core.values.log import CursorState, DueRow, HandOverId, HandOverState, StoredVolley, TailCopy
 from seriatim_broker.core.values.producers import Entry, IdleBlock, pack_window
@@ -46,7 +47,7 @@ def _samples() -> Iterator[tuple[str, bytes]]:
     delayed = DueRow(1_000, 3, 2, 196)
     yield "delayed batch by due time", keys.due_key(1, 2, 1_000, 3) + codec.write_sizes(delayed)
     yield "delayed batch by index", keys.row_key(keys.DELAYED, 1, 2, 3) + codec.write_due(1_000)
-    volley = StoredVolley(3, b"q" * 16, 7, 9, 2)
+    volley = StoredVolley(3, b"q" * 16, 7, (Span(9, 2), Span(20, 1)), is_list=True)
     yield "volley of delayed messages", keys.row_key(keys.VOLLEY, 1, 2, 3) + codec.write_stored_volley(volley)
     yield "hand-over", codec.write(HandOverState(2, "g", 3, HandOverId(5, 1), (row,)))
     yield "ledger block", b"".join(rows.write_block(1, 0b1011))

@@ -412,7 +412,6 @@ class ListFiredRequest(_message.Message):
     SEGMENT_FIELD_NUMBER: _builtins.int
     PRODUCER_FIELD_NUMBER: _builtins.int
     FROM_INDEX_FIELD_NUMBER: _builtins.int
-    EPOCH_MIN_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     """whose log is read"""
@@ -420,8 +419,6 @@ class ListFiredRequest(_message.Message):
     """16 bytes, of the volleys"""
     from_index: _builtins.int
     """of the segment that is read"""
-    epoch_min: _builtins.int
-    """only volleys of this producer epoch, or later ones"""
     def __init__(
         self,
         *,
@@ -429,68 +426,74 @@ class ListFiredRequest(_message.Message):
         segment: _builtins.int = ...,
         producer: _builtins.bytes = ...,
         from_index: _builtins.int = ...,
-        epoch_min: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch_min", b"epoch_min", "from_index", b"from_index", "partition_id", b"partition_id", "producer", b"producer", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_index", b"from_index", "partition_id", b"partition_id", "producer", b"producer", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListFiredRequest: _TypeAlias = ListFiredRequest  # noqa: Y015
 
 @_typing.final
-class FiredMessages(_message.Message):
-    """Messages that were fired: they follow one another."""
+class FiredVolley(_message.Message):
+    """A batch with messages that were fired or moved. Without origins: a fence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ORIGIN_FIELD_NUMBER: _builtins.int
-    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
-    origin: _builtins.int
-    """where the first one was stored first"""
-    message_count: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    IS_LIST_FIELD_NUMBER: _builtins.int
+    ORIGINS_FIELD_NUMBER: _builtins.int
+    MESSAGE_COUNTS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """of the producer"""
+    is_list: _builtins.bool
+    """the origins are those of the next volley"""
+    @_builtins.property
+    def origins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """where messages were stored first: the first one of those that follow one another"""
+
+    @_builtins.property
+    def message_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """and how many"""
+
     def __init__(
         self,
         *,
-        origin: _builtins.int = ...,
-        message_count: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        is_list: _builtins.bool = ...,
+        origins: _abc.Iterable[_builtins.int] | None = ...,
+        message_counts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_count", b"message_count", "origin", b"origin"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "is_list", b"is_list", "message_counts", b"message_counts", "origins", b"origins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FiredMessages: _TypeAlias = FiredMessages  # noqa: Y015
+Global___FiredVolley: _TypeAlias = FiredVolley  # noqa: Y015
 
 @_typing.final
 class ListFiredResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    LAST_EPOCH_FIELD_NUMBER: _builtins.int
-    LAST_FENCE_EPOCH_FIELD_NUMBER: _builtins.int
+    VOLLEYS_FIELD_NUMBER: _builtins.int
     NEXT_INDEX_FIELD_NUMBER: _builtins.int
-    last_epoch: _builtins.int
-    """the highest producer epoch of the volleys; 0: there is none"""
-    last_fence_epoch: _builtins.int
-    """the same of fences"""
     next_index: _builtins.int
     """not set: the segment was read to its end"""
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___FiredMessages]: ...
+    def volleys(self) -> _containers.RepeatedCompositeFieldContainer[Global___FiredVolley]:
+        """by index"""
+
     def __init__(
         self,
         *,
-        messages: _abc.Iterable[Global___FiredMessages] | None = ...,
-        last_epoch: _builtins.int = ...,
-        last_fence_epoch: _builtins.int = ...,
+        volleys: _abc.Iterable[Global___FiredVolley] | None = ...,
         next_index: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_index", b"_next_index", "next_index", b"next_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_index", b"_next_index", "last_epoch", b"last_epoch", "last_fence_epoch", b"last_fence_epoch", "messages", b"messages", "next_index", b"next_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_index", b"_next_index", "next_index", b"next_index", "volleys", b"volleys"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_index: _TypeAlias = _typing.Literal["next_index"]  # noqa: Y015
     _WhichOneofArgType__next_index: _TypeAlias = _typing.Literal["_next_index", b"_next_index"]  # noqa: Y015

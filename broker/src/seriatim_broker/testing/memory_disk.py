@@ -382,13 +382,16 @@ class MemoryDisk:
         self, partition: PartitionId, segment_no: int, from_index: int, count_max: int
     ) -> list[StoredVolley]:
         """Batches of a segment's log that a broker made of delayed messages, by index."""
-        runs = filter(None, map(StoredVolley.of, self._headers(partition, segment_no)))
-        return [run for run in runs if run.index >= from_index][:count_max]
+        volleys = filter(None, map(StoredVolley.of, self._batches(partition, segment_no)))
+        return [volley for volley in volleys if volley.index >= from_index][:count_max]
 
     def _headers(self, partition: PartitionId, segment_no: int) -> list[BatchHeader]:
+        return [batch.header for batch in self._batches(partition, segment_no)]
+
+    def _batches(self, partition: PartitionId, segment_no: int) -> Sequence[Batch]:
         image = self.visible.partitions.get(partition)
         segment = image.segments.get(segment_no) if image is not None else None
-        return [batch.header for batch in segment.batches] if segment is not None else []
+        return segment.batches if segment is not None else ()
 
 
 def _put_ledger(partition: PartitionImage, write: PutLedger) -> None:

@@ -24,6 +24,7 @@ from seriatim_api.errors import CorruptionError
 from seriatim_api.ids import PartitionId
 
 from ...core.values.chain import Chain
+from ...core.values.delayed import read_origins, write_origins
 from ...core.values.log import (
     Batch,
     CursorState,
@@ -49,7 +50,7 @@ _RUN: Final = struct.Struct("<IQ")
 _RUN_APART: Final = struct.Struct("<IQI")
 _SIZES: Final = struct.Struct("<II")
 _DUE: Final = struct.Struct("<q")
-_STORED_VOLLEY: Final = struct.Struct("<16sIQI")
+_STORED_VOLLEY: Final = struct.Struct("<16sIB")
 
 WINDOW_BYTES_MAX: Final = WINDOW_BATCHES * ENTRY_BYTES + TIME_BYTES
 
@@ -197,7 +198,7 @@ def read_due(value: bytes) -> int:
 
 def write_stored_volley(volley: StoredVolley) -> bytes:
     """The value of the row of a volley."""
-    return _STORED_VOLLEY.pack(*volley[1:])
+    return _STORED_VOLLEY.pack(volley.producer, volley.epoch, volley.is_list) + write_origins(volley.origins)
 
 
 def read_stored_volley(index: int, value: bytes) -> StoredVolley:
@@ -206,9 +207,12 @@ def read_stored_volley(index: int, value: bytes) -> StoredVolley:
     Raises:
         CorruptionError: The value cannot be read.
     """
-    if len(value) != _STORED_VOLLEY.size:
-        raise CorruptionError(f"the row of a volley has {len(value)} bytes")
-    return StoredVolley(index, *_STORED_VOLLEY.unpack(value))
+    try:
+        producer, epoch, is_list = _STORED_VOLLEY.unpack_from(value)
+        origins = read_origins(value[_STORED_VOLLEY.size :])
+    except struct.error as exc:
+        raise CorruptionError(f"the row of a volley has {len(value)} bytes") from exc
+    return StoredVolley(index, producer, epoch, origins, bool(is_list))
 
 
 # ---- control records ------------------------------------------------------------------------------------

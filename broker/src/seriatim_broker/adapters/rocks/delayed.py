@@ -5,10 +5,10 @@ Each delayed batch of a log has two rows in the column family `delay` (58 bytes 
     by due time   due time, first index -> messages, bytes
     by index      first index -> due time
 
-A batch that a broker made of delayed messages has a row, too (49 bytes). So a server whose ledger is lost can learn
+A batch that a broker made of delayed messages has a row, too (50 bytes). So a server whose ledger is lost can learn
 which volleys are stored:
 
-    volley           first index -> producer, epoch, origin, messages
+    volley           first index -> producer, epoch, whether it is a list, origins
 
 Rule `rows-with-log` (I12): they are written with the batch, and deleted with it, in the same group. Without it:
 
@@ -32,10 +32,10 @@ from itertools import islice
 from typing import Final
 
 import structlog
-from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, BatchHeader
+from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED
 from seriatim_api.errors import CorruptionError, SeriatimError
 
-from ...core.values.log import DueRow, StoredVolley
+from ...core.values.log import Batch, DueRow, StoredVolley
 from . import codec, keys
 from .extents import ExtentLog, ExtentTable
 from .floor import DELAY, DELETE, DELETE_RANGE, PUT, Database
@@ -60,12 +60,13 @@ class DelayedRows:
         self._reader = reader
         self._trimmed: dict[tuple[int, int], None] = {}
 
-    def put(self, group: WriteGroup, log: ExtentLog, header: BatchHeader) -> None:
+    def put(self, group: WriteGroup, log: ExtentLog, batch: Batch) -> None:
         """Write the rows of a batch, if it is delayed, or made of delayed ones."""
+        header = batch.header
         if not header.flags & (FLAG_DELAYED | FLAG_FIRED | FLAG_CONTROL):
             return
         place = (header.partition, header.segment)
-        row, volley = DueRow.of(header), StoredVolley.of(header)
+        row, volley = DueRow.of(header), StoredVolley.of(batch)
         if row is not None:
             self._put(group, keys.due_key(*place, row.due_ms, row.index), codec.write_sizes(row))
             self._put(group, keys.row_key(keys.DELAYED, *place, row.index), codec.write_due(row.due_ms))

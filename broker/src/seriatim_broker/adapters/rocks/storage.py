@@ -341,7 +341,7 @@ class RocksStorage:
         assert header.partition == partition, (header.partition, partition)
         assert not log.runs or header.base_index == log.tail, (partition, header.segment, header.base_index, log.tail)
         self._put_value(group, log, write)
-        self._delayed.put(group, log, header)
+        self._delayed.put(group, log, batch)
         # Rule `storage-window-later` (I9): a batch and the windows that changed before it are one write. Without it:
         # 1. a of producer P is committed. As writes b, which says so. The window that names a waits for the next group.
         # 2. As goes down before that group, and Am's disk is lost. As starts again. It takes a for known.

@@ -3,10 +3,10 @@
     row due ─▶ volley ─▶ body read ─▶ numbered ──number durable everywhere──▶ sent ──stored──▶ passed
 
 The server is a producer of the partition, and sends as `state.numbered_sending` says: here is what is special about
-delayed messages. A volley is up to 1,024 messages that are due, by due time and index, if they follow one another in
-the segment. So its header says which these are: the offset of the first one, and how many. Its batch is an ordinary one
-for readers. It is appended after everything that is in the log, so a delayed message is in no order with others, not
-even with those of its key, before it is fired.
+delayed messages. A volley is up to 1,024 messages that are due, by due time and index. Its batch is an ordinary one for
+readers. If its messages follow one another in the segment, its header says which these are. If not, a control batch
+before it lists them, which readers pass. A volley is appended after everything that is in the log, so a delayed message
+is in no order with others, not even with those of its key, before it is fired.
 
 The producer id is a hash of the partition and the segment. Each server has a producer epoch of its own, and the
 sequence counts messages. So a later server fences what an earlier one may still send (`volley_fence`).
@@ -15,7 +15,8 @@ sequence counts messages. So a later server fences what an earlier one may still
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Final
 
 from seriatim_api.batch import FLAG_FIRED, make_header
@@ -29,7 +30,15 @@ from ..state.numbered_sending import ANSWER_US
 from ..state.partition import Partition
 from ..state.segment_log import FRESH_MS, SegmentLog
 from ..values.chain import Chain
-from ..values.delayed import ALONE_BYTES, NO_MESSAGES, VOLLEY_BYTES_MAX, VOLLEY_MESSAGES_MAX, Span, VolleyRow, parts_of
+from ..values.delayed import (
+    ALONE_BYTES,
+    VOLLEY_BYTES_MAX,
+    VOLLEY_MESSAGES_MAX,
+    Span,
+    VolleyRow,
+    parts_of,
+    write_origins,
+)
 from ..values.delayed_messages import DueRead, FireVolleys, ReadDue, ReadVolley, VolleyRead, VolleysStored
 from ..values.kinds import TimerKind
 from ..values.log import DueRow
@@ -202,7 +211,8 @@ def _make_volleys(broker: BrokerState, partition: Partition, firing: Firing, log
     """
     rows, now_ms = firing.ahead.rows, broker.now.wall_ms
     while len(firing.volleys.waiting) < firing.volleys.limits.items_max and rows and rows[0].due_ms <= now_ms:
-        span, size_bytes, due_ms = NO_MESSAGES, 0, 0
+        spans: list[Span] = []
+        messages = size_bytes = due_ms = 0
         while rows and rows[0].due_ms <= now_ms:
             row = rows[0]
             if row.index + row.message_count > log.readable_below:
@@ -213,22 +223,23 @@ def _make_volleys(broker: BrokerState, partition: Partition, firing: Firing, log
                 continue
             left = firing.left_of(row)
             is_large = row.size_bytes >= ALONE_BYTES
-            if left and span.message_count:
-                is_too_much = size_bytes + row.size_bytes > VOLLEY_BYTES_MAX
-                is_too_much = is_too_much or span.message_count + left[0].message_count > VOLLEY_MESSAGES_MAX
-                if left[0].first != span.indexes.stop or is_large or is_too_much:
+            if left and spans:
+                is_too_much = messages + row.message_count > VOLLEY_MESSAGES_MAX
+                if is_too_much or is_large or size_bytes + row.size_bytes > VOLLEY_BYTES_MAX:
                     break
-            while len(left) <= 1 and rows and rows[0].index == row.index:
+            while rows and rows[0].index == row.index:
                 heapq.heappop(rows)  # perhaps twice: it was appended while the rows were read
             if left:
-                first = span.first if span.message_count else left[0].first
-                span = Span(first, span.message_count + left[0].message_count)
-                size_bytes, due_ms = size_bytes + row.size_bytes, row.due_ms
-            if len(left) > 1 or (left and is_large):
-                break  # what is left of a row after a hole is the next volley
-        if not span.message_count:
+                messages, size_bytes, due_ms = messages + row.message_count, size_bytes + row.size_bytes, row.due_ms
+                if spans and spans[-1].indexes.stop == left[0].first:
+                    spans[-1] = Span(spans[-1].first, spans[-1].message_count + left[0].message_count)
+                    left = left[1:]
+                spans += left
+                if is_large:
+                    break
+        if not spans:
             return
-        firing.add_volley(due_ms, span)
+        firing.add_volley(due_ms, tuple(spans))
 
 
 # ---- reading and numbering ------------------------------------------------------------------------------
@@ -244,7 +255,7 @@ def _read(broker: BrokerState, partition: Partition, firing: Firing) -> None:
             broker.poll(wait_us, TimerKind.DELAYED, partition.id, firing.no)
             continue
         volley.reading = broker.new_serial()
-        broker.out.emit(ReadVolley(volley.reading, partition.id, firing.no, volley.span, bool(volley.number)))
+        broker.out.emit(ReadVolley(volley.reading, partition.id, firing.no, volley.spans, bool(volley.number)))
         _count_bytes(broker, partition, firing)
 
 
@@ -268,9 +279,9 @@ def on_volley_read(broker: BrokerState, partition: Partition, event: VolleyRead)
             broker.out.note("delayed_waits", partition.id, segment=firing.no, error="messages cannot be read now")
         broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)
     elif not _drop_repeats(broker, partition, firing, volley, event.row):
-        if event.row.message_count != volley.span.message_count and not volley.number:
+        if event.row.message_count != volley.message_count and not volley.number:
             firing.keep_first(volley, event.row.message_count)
-        if event.row.message_count == volley.span.message_count:
+        if event.row.message_count == volley.message_count:
             volley.row, volley.tries = event.row, 0
     look(broker, partition, firing.no)
 
@@ -295,12 +306,13 @@ def _drop_repeats(broker: BrokerState, partition: Partition, firing: Firing, vol
     repeats = [header for header in row.headers if before.covers(header)]
     if not repeats:
         return False
-    indexes = volley.span.indexes
-    for header in repeats:
-        firing.passed.pass_over(range(max(header.base_index, indexes.start), min(header.end_index, indexes.stop)))
+    for header, span in product(repeats, volley.spans):
+        first, until = max(header.base_index, span.first), min(header.end_index, span.indexes.stop)
+        firing.passed.pass_over(range(first, until))
     firing.drop_volley(volley)
-    for left in firing.left_of(DueRow(volley.due_ms, *volley.span, 0)):
-        firing.add_volley(volley.due_ms, left)
+    left = [span for one in volley.spans for span in firing.left_of(DueRow(volley.due_ms, *one, 0))]
+    if left:
+        firing.add_volley(volley.due_ms, tuple(left))
     return True
 
 
@@ -344,17 +356,30 @@ def _send(broker: BrokerState, partition: Partition, firing: Firing) -> None:
         return
     volleys.begin(broker.new_serial(), ready, now_us)
     producer = fire_producer(partition.id, firing.no)
-    batches = tuple(
-        (_header(partition, producer, volley, volley.row), volley.row.body)
-        for volley in ready
-        if volley.row is not None
-    )
-    broker.out.emit(FireVolleys(volleys.sending, partition.id, firing.no, batches))
+    batches = [batch for volley in ready for batch in _batches(broker, partition, producer, volley)]
+    firing.sent_batches = tuple(volley.batch_count for volley in ready)
+    broker.out.emit(FireVolleys(volleys.sending, partition.id, firing.no, tuple(batches)))
     broker.poll(ANSWER_US, TimerKind.DELAYED, partition.id, firing.no)
 
 
-def _header(partition: Partition, producer: bytes, volley: Volley, row: VolleyRow) -> bytes:
-    producer_epoch, sequence = parts_of(volley.number)
+def _batches(
+    broker: BrokerState, partition: Partition, producer: bytes, volley: Volley
+) -> Iterator[tuple[bytes, bytes]]:
+    """The headers and bodies of a volley: its batch, and before it the list of its messages if the header cannot say
+    which they are.
+    """
+    row, (producer_epoch, sequence) = volley.row, parts_of(volley.number)
+    assert row is not None
+    if volley.batch_count > 1:
+        body = write_origins(row.origins)
+        crc = broker.checksum(0, body)
+        yield volley_fence.control_header(partition, producer, (producer_epoch, sequence), len(body), crc), body
+        sequence += 1
+    yield _header(partition, producer, (producer_epoch, sequence), volley, row), row.body
+
+
+def _header(partition: Partition, producer: bytes, number: tuple[int, int], volley: Volley, row: VolleyRow) -> bytes:
+    producer_epoch, sequence = number
     return make_header(
         partition=partition.id,
         message_count=row.message_count,
@@ -375,8 +400,10 @@ def _header(partition: Partition, producer: bytes, volley: Volley, row: VolleyRo
 def on_stored(broker: BrokerState, partition: Partition, event: VolleysStored) -> None:
     """The master of the open segment has answered, or there is no answer: pass what is stored."""
     firing = partition.firing.get(event.segment_no)
-    stored = firing.volleys.answered(event.serial, event.stored_count) if firing is not None else None
-    if firing is None or stored is None:
+    if firing is None:
+        return
+    stored = firing.volleys.answered(event.serial, firing.stored_count(event.stored_count))
+    if stored is None:
         return
     for volley in stored:
         firing.end_volley(volley)

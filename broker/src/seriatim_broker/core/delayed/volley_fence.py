@@ -40,7 +40,7 @@ def look(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     serial = broker.new_serial()
     if not fence.is_stored:
         producers = fire_producer(partition.id, firing.no), move_producer(partition.id, firing.no)
-        batches = tuple((_header(partition, producer, fence.epoch), b"") for producer in producers)
+        batches = tuple((control_header(partition, producer, (fence.epoch, 0)), b"") for producer in producers)
         broker.out.emit(FireVolleys(serial, partition.id, firing.no, batches))
     elif fence.learns and partition.chain is not None:
         broker.out.emit(ReadFired(serial, partition.id, firing.no, fence.epoch, partition.chain.epoch))
@@ -51,17 +51,20 @@ def look(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     broker.poll(volleys.send_from_us - now_us, TimerKind.DELAYED, partition.id, firing.no)
 
 
-def _header(partition: Partition, producer: bytes, epoch: int) -> bytes:
+def control_header(
+    partition: Partition, producer: bytes, number: tuple[int, int], body_length: int = 0, body_crc: int = 0
+) -> bytes:
+    """The header of a control batch. `number`: its producer epoch, and its sequence."""
     return make_header(
         partition=partition.id,
         message_count=1,
         producer=producer,
-        producer_epoch=epoch,
-        base_sequence=0,
+        producer_epoch=number[0],
+        base_sequence=number[1],
         first_timestamp_ms=0,
         last_timestamp_ms=0,
-        body_length=0,
-        body_crc=0,
+        body_length=body_length,
+        body_crc=body_crc,
         flags=FLAG_CONTROL,
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from seriatim_api.ids import INDEX_MAX
 
 from ..values.delayed import (
     DONE,
-    NO_MESSAGES,
     DelayRows,
     Span,
     VolleyRecord,
@@ -32,7 +32,7 @@ from .ledger import Ledger
 from .numbered_sending import Item, Limits, NumberedSending
 from .window import Window
 
-LIMITS: Final = Limits(items_max=WINDOW_BATCHES, pause_us=5_000, pause_us_max=200_000, held_up_us=200_000)
+LIMITS: Final = Limits(items_max=WINDOW_BATCHES // 2, pause_us=5_000, pause_us_max=200_000, held_up_us=200_000)
 
 ALL: Final = (1 << 63, INDEX_MAX)
 """`Ahead.upto`: the disk has no row that is not in memory."""
@@ -71,13 +71,23 @@ class Volley(Item):
 
     Attributes:
         due_ms: The latest due time in it.
-        span: Its messages.
+        spans: Its messages, in the order in which they are fired.
         row: Its body, once it is read.
     """
 
     due_ms: int = 0
-    span: Span = NO_MESSAGES
+    spans: tuple[Span, ...] = ()
     row: VolleyRow | None = None
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it has."""
+        return sum(span.message_count for span in self.spans)
+
+    @property
+    def batch_count(self) -> int:
+        """How many batches it is. Messages that do not follow one another are named in a list, which comes first."""
+        return 1 if len(self.spans) == 1 else 2
 
 
 @dataclass(slots=True, eq=False)
@@ -212,6 +222,7 @@ class Firing(State):
         volleys: The volleys that are read, numbered and sent.
         ahead: The rows that come next.
         in_volleys: The indexes that are in volleys.
+        sent_batches: How many batches each volley is of the request that was sent last.
         numbered: Volleys whose numbers are in no control record yet.
         ended: The numbers of volleys that are stored, as long as a control record has them.
         begun: The serial of the first control record. Nothing is fired or cancelled before it counts.
@@ -232,6 +243,7 @@ class Firing(State):
     volleys: NumberedSending[Volley] = field(default_factory=lambda: NumberedSending(LIMITS))
     ahead: Ahead = field(default_factory=Ahead)
     in_volleys: set[int] = field(default_factory=set)
+    sent_batches: tuple[int, ...] = ()
     numbered: list[Volley] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     begun: int = 0
@@ -248,7 +260,7 @@ class Firing(State):
         fence = Fence(parts_of(rows.next_number)[0] + 1)
         firing = cls(no, server_epoch, Window(floor, rows.passed), Marks(rows.cancelled), fence)
         for record in rows.volleys:
-            volley = firing.add_volley(record.due_ms, record.span)
+            volley = firing.add_volley(record.due_ms, record.spans)
             volley.number = record.number
         firing.volleys.taken_up()
         firing.volleys.next_number = first_number(fence.epoch)
@@ -273,27 +285,35 @@ class Firing(State):
         self.numbered, self.ahead = [], Ahead()
         self.volleys.next_number = first_number(self.fence.epoch)
 
-    def add_volley(self, due_ms: int, span: Span) -> Volley:
+    def add_volley(self, due_ms: int, spans: tuple[Span, ...]) -> Volley:
         """These messages are fired together."""
-        volley = Volley(span.first.to_bytes(8, "big"), due_ms=due_ms, span=span)
+        volley = Volley(spans[0].first.to_bytes(8, "big"), due_ms=due_ms, spans=spans)
         self.volleys.waiting[volley.name] = volley
-        self.in_volleys.update(span.indexes)
+        for span in spans:
+            self.in_volleys.update(span.indexes)
         return volley
 
     def drop_volley(self, volley: Volley) -> None:
         """The volley is done with, or is made again."""
         del self.volleys.waiting[volley.name]
-        self.in_volleys.difference_update(volley.span.indexes)
+        for span in volley.spans:
+            self.in_volleys.difference_update(span.indexes)
 
     def keep_first(self, volley: Volley, message_count: int) -> None:
         """Only the first messages of the volley fit into one body. The others are another volley, right after it."""
-        first, count = volley.span
-        volley.span, rest = Span(first, message_count), Span(first + message_count, count - message_count)
+        kept: list[Span] = []
+        rest: list[Span] = []
+        for first, count in volley.spans:
+            taken = min(count, message_count)
+            message_count -= taken
+            kept += [Span(first, taken)] if taken else []
+            rest += [Span(first + taken, count - taken)] if taken < count else []
+        volley.spans = tuple(kept)
         waiting, self.volleys.waiting = self.volleys.waiting, {}
         for known in waiting.values():
             self.volleys.waiting[known.name] = known
             if known is volley:
-                self.add_volley(volley.due_ms, rest)
+                self.add_volley(volley.due_ms, tuple(rest))
 
     def end_read(self, serial: int) -> Volley | None:
         """A read is over. Returns its volley, wherever it waits by now; None: it is not waited for any more."""
@@ -305,7 +325,7 @@ class Firing(State):
     def trim(self, start: int) -> None:
         """Retention dropped all below an index."""
         self.passed.pass_below(start)
-        for volley in [volley for volley in self.volleys.waiting.values() if volley.span.first < start]:
+        for volley in [volley for volley in self.volleys.waiting.values() if min(volley.spans).first < start]:
             self.drop_volley(volley)
             if volley.number:
                 self.ended.append(volley.number)
@@ -327,18 +347,26 @@ class Firing(State):
           3. The master has volley 7, so it answers that volley 2 is stored. These messages are never fired.
         """
         volley.number = self.volleys.next_number
-        self.volleys.next_number = volley.number + volley.span.message_count
+        self.volleys.next_number = volley.number + volley.batch_count - 1 + volley.message_count
         self.numbered.append(volley)
 
     def end_volley(self, volley: Volley) -> None:
         """The volley is stored: its messages are passed."""
         self.drop_volley(volley)
         self.ended.append(volley.number)
-        self.passed.pass_over(volley.span.indexes)
+        for span in volley.spans:
+            self.passed.pass_over(span.indexes)
+
+    def stored_count(self, batch_count: int) -> int:
+        """How many volleys of the last request are stored if its first batches are."""
+        return sum(until <= batch_count for until in accumulate(self.sent_batches))
 
     def volley_with(self, index: int) -> Volley | None:
         """The volley that has this message; None: none has."""
-        return next((volley for volley in self.volleys.waiting.values() if index in volley.span.indexes), None)
+        return next(
+            (volley for volley in self.volleys.waiting.values() if any(index in span.indexes for span in volley.spans)),
+            None,
+        )
 
     def cancel(self, index: int) -> None:
         """The message is not fired any more."""
@@ -385,7 +413,7 @@ class Firing(State):
         self.retention.written(serial)
         puts, deletes = self.passed.take_changes()
         puts += [write_cancelled(block, self.cancelled.blocks[block]) for block in sorted(self.cancelled.changed)]
-        puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.span)) for volley in self.numbered]
+        puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.spans)) for volley in self.numbered]
         if self.numbered or not self.begun:
             puts.append(write_next_number(self.volleys.next_number))
         deletes += [volley_name(number) for number in self.ended]

@@ -6,8 +6,8 @@ record named `/delayed/<segment>`, which is no legal name of a consumer group, w
     name                    value
     "b" block (u64)         the passed bits of 1,024 indexes, as in the ledger of a consumer group
     "c" block (u64)         the bits of those that were cancelled; they are passed too
-    "n" number              a volley that was given this number: the latest due time in it (i64, ms since 1970), its
-                            first index (u64) and how many messages it has (u32)
+    "n" number              a volley that was given this number: the latest due time in it (i64, ms since 1970), and its
+                            messages: of those that follow one another, the first index (u64) and how many (u32)
     "f"                     the next number
     "d"                     the segment is sealed, and nothing of it is left to be fired
 
@@ -44,7 +44,8 @@ DONE: Final = b"d"
 _NUMBER: Final = struct.Struct(">Q")
 _VOLLEY_NUMBER: Final = struct.Struct(">IQ")
 _SEQUENCE_BITS: Final = 64
-_NUMBERED: Final = struct.Struct(">qQI")
+_DUE: Final = struct.Struct(">q")
+_SPAN: Final = struct.Struct(">QI")
 
 
 def first_number(producer_epoch: int) -> int:
@@ -79,21 +80,18 @@ class Span(NamedTuple):
         return range(self.first, self.first + self.message_count)
 
 
-NO_MESSAGES: Final = Span(0, 0)
-
-
 class VolleyRecord(NamedTuple):
     """A volley as the ledger has it.
 
     Attributes:
         number: Its number.
         due_ms: The latest due time in it.
-        span: Its messages.
+        spans: Its messages, in the order in which they are fired.
     """
 
     number: int
     due_ms: int
-    span: Span
+    spans: tuple[Span, ...]
 
 
 class Amount(NamedTuple):
@@ -122,6 +120,8 @@ class VolleyRow(NamedTuple):
         first_timestamp_ms: The first timestamp of its messages.
         last_timestamp_ms: The last one.
         origin: The partition and the offset where its first message was stored first.
+        origins: The offsets where its messages were stored first: of those that follow one another, the first one and
+            how many.
         headers: Those of all batches that have messages that were asked for.
     """
 
@@ -133,7 +133,22 @@ class VolleyRow(NamedTuple):
     first_timestamp_ms: int
     last_timestamp_ms: int
     origin: tuple[int, int]
+    origins: tuple[Span, ...]
     headers: tuple[BatchHeader, ...]
+
+
+def write_origins(spans: Iterable[Span]) -> bytes:
+    """The body of the list of a volley: for each span its first offset (u64) and its count (u32), big-endian."""
+    return b"".join(_SPAN.pack(*span) for span in spans)
+
+
+def read_origins(body: bytes) -> tuple[Span, ...]:
+    """What `write_origins` wrote.
+
+    Raises:
+        struct.error: The body is cut short.
+    """
+    return tuple(Span(*span) for span in _SPAN.iter_unpack(body))
 
 
 def cancelled_name(block: int) -> bytes:
@@ -153,7 +168,7 @@ def volley_name(number: int) -> bytes:
 
 def write_volley(volley: VolleyRecord) -> tuple[bytes, bytes]:
     """The row of a volley."""
-    return volley_name(volley.number), _NUMBERED.pack(volley.due_ms, *volley.span)
+    return volley_name(volley.number), _DUE.pack(volley.due_ms) + write_origins(volley.spans)
 
 
 def write_next_number(number: int) -> tuple[bytes, bytes]:
@@ -191,8 +206,8 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
         kind = name[:1]
         try:
             if kind == _VOLLEY:
-                due_ms, first, count = _NUMBERED.unpack(value)
-                volleys.append(VolleyRecord(_read_number(name[1:]), due_ms, Span(first, count)))
+                spans = read_origins(value[_DUE.size :])
+                volleys.append(VolleyRecord(_read_number(name[1:]), _DUE.unpack_from(value)[0], spans))
             elif kind == _NEXT:
                 next_number = _read_number(value)
             elif kind == _CANCELLED:
@@ -213,23 +228,21 @@ def _read_number(value: bytes) -> int:
     return int(producer_epoch) << _SEQUENCE_BITS | int(sequence)
 
 
-def spans_in(
-    segment_no: int, fired: Iterable[tuple[int, int]], moved: Iterable[tuple[int, int, int]]
-) -> tuple[Span, ...]:
+def spans_in(segment_no: int, fired: Iterable[Span], moved: Iterable[tuple[int, Span]]) -> tuple[Span, ...]:
     """Where messages that were fired are delayed in a segment.
 
     Args:
         segment_no: The number of the segment.
-        fired: The offset where the first one of some messages was stored first, and how many follow one another.
-        moved: What was moved into the segment: the index, where its first message was stored first, and how many.
+        fired: The offsets where messages were stored first.
+        moved: What was moved into the segment: the index, and where the messages were stored first.
     """
     found: list[Span] = []
-    into = sorted((origin, index, count) for index, origin, count in moved)
+    into = sorted(moved, key=lambda row: row[1])
     for origin, count in fired:
         no, index = split_offset(origin)
         if no == segment_no:
             found.append(Span(index, count))
-        for begin, to, length in into:
+        for to, (begin, length) in into:
             first, until = max(origin, begin), min(origin + count, begin + length)
             if first < until:
                 found.append(Span(to + first - begin, until - first))

@@ -55,7 +55,7 @@ class ReadVolley:
     serial: int
     partition: PartitionId
     segment_no: int
-    span: Span
+    spans: tuple[Span, ...]
     is_numbered: bool = False
 
 

@@ -14,6 +14,7 @@ from seriatim_api.delayed import FIRE_MARK, MOVE_MARK
 from seriatim_api.ids import MemberId, PartitionId
 
 from .chain import Chain
+from .delayed import Span, read_origins
 from .keyed import ConsumerGroupSettings
 from .producers import Changes, Rows, Table
 from .segment import AT_ZERO, PRODUCERS_DEFAULT, Start
@@ -62,24 +63,73 @@ class StoredVolley(NamedTuple):
         index: Its first index.
         producer: Its producer (`seriatim_api.delayed`).
         epoch: Its producer epoch.
-        origin: The offset where its first message was stored first.
-        message_count: How many messages it has. They were stored one after the other. 0: it is a fence.
+        origins: The offsets where its messages were stored first. Empty: it is a fence.
+        is_list: It has no messages. The origins are those of the next volley of the producer, in place of its own.
     """
 
     index: int  # type: ignore[assignment]  # as of `DueRow`
     producer: bytes
     epoch: int
-    origin: int
-    message_count: int
+    origins: tuple[Span, ...]
+    is_list: bool = False
 
     @classmethod
-    def of(cls, header: BatchHeader) -> StoredVolley | None:
+    def of(cls, batch: Batch) -> StoredVolley | None:
         """The volley that this batch is; None if it is another batch."""
+        header = batch.header
         if header.flags & FLAG_CONTROL and header.producer.endswith((FIRE_MARK, MOVE_MARK)):
-            return cls(header.base_index, header.producer, header.producer_epoch, 0, 0)
+            origins = read_origins(batch.body)
+            return cls(header.base_index, header.producer, header.producer_epoch, origins, bool(header.base_sequence))
         if not header.flags & FLAG_FIRED and not (header.flags & FLAG_DELAYED and any(header.origin)):
             return None
-        return cls(header.base_index, header.producer, header.producer_epoch, header.origin[1], header.message_count)
+        origins = (Span(header.origin[1], header.message_count),)
+        return cls(header.base_index, header.producer, header.producer_epoch, origins)
+
+
+class FiredIn(NamedTuple):
+    """What volleys of one producer say.
+
+    Attributes:
+        origins: Where their messages were stored first.
+        last_epoch: The highest producer epoch of another server; 0: there is none.
+    """
+
+    origins: tuple[Span, ...]
+    last_epoch: int
+
+
+def fired_in(segments: Iterable[Iterable[StoredVolley]], epoch: int) -> FiredIn:
+    """What was fired, as readers have it.
+
+    Args:
+        segments: The volleys of one producer in each segment, in the order of the log.
+        epoch: The producer epoch of the server that reads. It has stored a fence, and no volley.
+
+    Rule `skipped-is-not-fired` (D1): what readers skip does not count. Without it:
+      1. B has stored its fence in segment 2, which is opened over. A's volley with d comes late, and the master of
+         segment 3 takes it, because it does not know of the fence.
+      2. Segment 2 is settled. Readers skip the volley, because its producer epoch is over.
+      3. B finds d in segment 3, and passes it. No reader ever has it.
+    """
+    found: list[Span] = []
+    fenced_below = last_epoch = 0
+    listed: StoredVolley | None = None
+    for volleys in segments:
+        highest = fenced_below
+        for volley in volleys:
+            if volley.epoch < fenced_below:
+                continue
+            highest = max(highest, volley.epoch)
+            if volley.origins or volley.epoch != epoch:
+                last_epoch = max(last_epoch, volley.epoch)
+            if volley.is_list:
+                listed = volley
+                continue
+            is_listed = listed is not None and listed.epoch == volley.epoch
+            found += listed.origins if listed is not None and is_listed else volley.origins
+            listed = None
+        fenced_below = highest
+    return FiredIn(tuple(found), last_epoch)
 
 
 @dataclass(frozen=True, slots=True)

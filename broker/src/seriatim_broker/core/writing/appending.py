@@ -151,6 +151,9 @@ def append(broker: BrokerState, partition: Partition, log: SegmentLog, event: Ap
     """Append a batch that passes all checks, or answer it; returns the appended batch, or None."""
     is_stored = exclusive_producers.is_announced if is_exclusive(event.header.producer) else _is_forwarded
     if event.is_forward and is_stored(log, event):
+        known_run, _ = log.runs.get(event.header.producer, (0, False))
+        if event.producer_run > known_run:  # the next batch of the run may be a new one
+            log.runs = put(log.runs, event.header.producer, (event.producer_run, False))
         _answer_forwarded(broker, partition, log, event)
         return None
     error = _run_refusal(log, event)
@@ -366,7 +369,7 @@ def _sequence_refusal(
     #   1. Server B, of which the coordinator has forgotten, has stored volleys in epoch 4.
     #   2. Server A sends a fence in epoch 4, and is answered that it is stored. Its first volley has sequence 1.
     #   3. The master has sequence 1 of epoch 4, so it answers that this volley is stored. Its messages are never fired.
-    if header.producer_epoch < last.epoch or (header.flags & FLAG_CONTROL and header.producer_epoch == last.epoch):
+    if header.producer_epoch < last.epoch or (_is_fence(header) and header.producer_epoch == last.epoch):
         return errors.ProducerFencedError(
             f"producer epoch {header.producer_epoch} is over: {last.epoch} is the current one", epoch=last.epoch
         )
@@ -482,13 +485,18 @@ def _answer_repeat(broker: BrokerState, partition: Partition, log: SegmentLog, e
         release(broker, log)
 
 
+def _is_fence(header: BatchHeader) -> bool:
+    """Whether a control batch begins a producer epoch. The others are lists of what the next batch has."""
+    return bool(header.flags & FLAG_CONTROL) and header.base_sequence == 0
+
+
 def _is_forwarded(log: SegmentLog, event: Append) -> bool:
     """Whether a forwarder's batch was stored before, as far as this master knows.
 
     What is fired has sequences, as batches of clients have; a dead letter's number is its epoch.
     """
     header, last = event.header, log.live_table.last(event.header.producer)
-    if header.flags & FLAG_CONTROL:
+    if _is_fence(header):
         return False
     if last is None or not header.producer.endswith((FIRE_MARK, MOVE_MARK)):
         return last is not None and header.producer_epoch <= last.epoch

@@ -7,6 +7,7 @@ segment that the volleys can be in, so it is read after the fence of the server 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -15,9 +16,9 @@ from seriatim_api.errors import DeadlineExceededError, NotServingError, RoutingE
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import delayed_pb2
 
-from ...core.values.delayed import spans_in
+from ...core.values.delayed import Span, spans_in
 from ...core.values.delayed_messages import CompleteListed, FiredRead, ListComplete, ReadFired
-from ...core.values.log import StoredVolley
+from ...core.values.log import FiredIn, StoredVolley, fired_in
 from ...core.values.segment import Segment, SegmentState
 from ..calls.outbound import BrokerCalls
 from ..calls.services import Services, answered
@@ -28,10 +29,10 @@ READ_DEADLINE_S: Final = 25.0
 CALL_DEADLINE_S: Final = 2.0
 """Time for one page of one member."""
 
-ROWS_PER_READ: Final = 1_000
+ROWS_PER_READ: Final = 200
 
-ROWS_PER_CALL_MAX: Final = 50_000
-"""A call reads at most this many rows of volleys."""
+ORIGINS_PER_CALL_MAX: Final = 100_000
+"""A call ends after this many volleys and origins: about 1 MB."""
 
 _ELSEWHERE: Final = (RoutingError, UnavailableError, DeadlineExceededError)
 
@@ -52,53 +53,42 @@ class FiredReads:
         """What was fired or moved of a segment. Raises nothing."""
         until = time.monotonic() + READ_DEADLINE_S
         try:
-            fired, last_epoch = await self._fired(effect, until)
+            found = [await self._fired(effect, producer, until) for producer in _producers(effect)]
             moved = [
-                (volley.index, volley.origin, volley.message_count)
+                (volley.index, volley.origins[0])
                 for volley in await self._volleys(effect.partition, effect.segment_no, 0, None)
-                if volley.producer.endswith(MOVE_MARK) and volley.message_count
+                if volley.producer.endswith(MOVE_MARK) and volley.origins and not volley.is_list
             ]
         except SeriatimError as exc:
             _log.warning("fired_messages_not_read", partition=effect.partition, error=str(exc))
             return FiredRead(effect.serial, effect.partition, effect.segment_no, (), 0, exc)
-        spans = spans_in(effect.segment_no, fired, moved)
+        spans = spans_in(effect.segment_no, (span for one in found for span in one.origins), moved)
+        last_epoch = max(one.last_epoch for one in found)
         return FiredRead(effect.serial, effect.partition, effect.segment_no, spans, last_epoch, None)
 
-    async def _fired(self, effect: ReadFired, until: float) -> tuple[list[tuple[int, int]], int]:
+    async def _fired(self, effect: ReadFired, producer: bytes, until: float) -> FiredIn:
+        """What the volleys of a producer say, in the logs of the segment and all later ones."""
         chains = await self._services.chains([effect.partition])
         if not chains or chains[0].epoch < effect.chain_epoch:
             raise NotServingError("the coordinator is behind this broker", retry_after_ms=200)
         chain = chains[0]
         if any(not segment.is_settled for segment in chain.segments if segment is not chain.open_segment):
             raise NotServingError("a segment is not settled", retry_after_ms=200)
-        segments = [
-            segment
-            for segment in chain.segments
-            if segment.no >= effect.segment_no and segment.state is not SegmentState.LOST and not segment.is_stub
-        ]
-        found: list[tuple[int, int]] = []
-        last_epoch = 0
-        for make in (fire_producer, move_producer):
-            producer, epoch_min = make(effect.partition, effect.segment_no), 0
-            for segment in segments:
-                # Rule `skipped-is-not-fired` (D1): what readers skip does not count. Without it:
-                #   1. B has stored its fence in segment 2, which is opened over. A's volley with d comes late, and the
-                #      master of segment 3 takes it, because it does not know of the fence.
-                #   2. Segment 2 is settled. Readers skip the volley, because its producer epoch is over.
-                #   3. B finds d in segment 3, and passes it. No reader ever has it.
-                request = delayed_pb2.ListFiredRequest(
-                    partition_id=effect.partition, segment=segment.no, producer=producer, epoch_min=epoch_min
-                )
-                while True:
-                    page = await self._page(segment, request, until)
-                    found += [(row.origin, row.message_count) for row in page.messages]
-                    fence = page.last_fence_epoch
-                    last_epoch = max(last_epoch, page.last_epoch, fence if fence != effect.epoch else 0)
-                    epoch_min = max(epoch_min, page.last_epoch, fence)
-                    if not page.HasField("next_index"):
-                        break
-                    request.from_index = page.next_index
-        return found, last_epoch
+        found: list[list[StoredVolley]] = []
+        for segment in chain.segments:
+            if segment.no < effect.segment_no or segment.state is SegmentState.LOST or segment.is_stub:
+                continue
+            request = delayed_pb2.ListFiredRequest(partition_id=effect.partition, segment=segment.no, producer=producer)
+            found.append([])
+            while True:
+                page = await self._page(segment, request, until)
+                for row in page.volleys:
+                    origins = tuple(map(Span, row.origins, row.message_counts))
+                    found[-1].append(StoredVolley(0, producer, row.epoch, origins, row.is_list))
+                if not page.HasField("next_index"):
+                    break
+                request.from_index = page.next_index
+        return fired_in(found, effect.epoch)
 
     async def _page(
         self, segment: Segment, request: delayed_pb2.ListFiredRequest, until: float
@@ -135,31 +125,40 @@ class FiredReads:
         if length is None:
             raise NotServingError(f"this broker may not have all of segment {no}", retry_after_ms=200)
         page = delayed_pb2.ListFiredResponse()
-        volleys = await self._volleys(partition, no, request.from_index, ROWS_PER_CALL_MAX)
-        for volley in volleys:
-            if volley.producer != request.producer or volley.index >= length or volley.epoch < request.epoch_min:
-                continue
-            if not volley.message_count:
-                page.last_fence_epoch = max(page.last_fence_epoch, volley.epoch)
-                continue
-            page.last_epoch = max(page.last_epoch, volley.epoch)
-            last = page.messages[-1] if page.messages else None
-            if last is not None and last.origin + last.message_count == volley.origin:
-                last.message_count += volley.message_count
-            else:
-                page.messages.add(origin=volley.origin, message_count=volley.message_count)
-        if len(volleys) >= ROWS_PER_CALL_MAX:
+        volleys = await self._volleys(partition, no, request.from_index, ORIGINS_PER_CALL_MAX)
+        page.volleys.extend(
+            delayed_pb2.FiredVolley(
+                epoch=volley.epoch,
+                is_list=volley.is_list,
+                origins=(origin for origin, _ in volley.origins),
+                message_counts=(count for _, count in volley.origins),
+            )
+            for volley in volleys
+            if volley.producer == request.producer and volley.index < length
+        )
+        if _weight(volleys) >= ORIGINS_PER_CALL_MAX:
             page.next_index = volleys[-1].index + 1
         return page
 
     async def _volleys(
-        self, partition: PartitionId, no: int, from_index: int, count_max: int | None
+        self, partition: PartitionId, no: int, from_index: int, weight_max: int | None
     ) -> list[StoredVolley]:
         found: list[StoredVolley] = []
-        while count_max is None or len(found) < count_max:
+        while weight_max is None or _weight(found) < weight_max:
             rows = await self._services.storage.read_volleys(partition, no, from_index, ROWS_PER_READ)
             found += rows
             if len(rows) < ROWS_PER_READ:
                 break
             from_index = rows[-1].index + 1
         return found
+
+
+def _producers(effect: ReadFired) -> tuple[bytes, bytes]:
+    """Of what is fired from the segment, and of what is moved."""
+    place = effect.partition, effect.segment_no
+    return fire_producer(*place), move_producer(*place)
+
+
+def _weight(volleys: Sequence[StoredVolley]) -> int:
+    """How many origins volleys have, and each volley counts as one more."""
+    return sum(1 + len(volley.origins) for volley in volleys)

@@ -20,7 +20,7 @@ from seriatim_api.errors import CorruptionError, SeriatimError, UnavailableError
 from seriatim_api.ids import PartitionId, make_offset
 
 from ...core.values import delayed_messages as dm
-from ...core.values.delayed import VOLLEY_BYTES_MAX, VolleyRow
+from ...core.values.delayed import VOLLEY_BYTES_MAX, Span, VolleyRow
 from ...core.values.delayed_messages import DelayedFound, DueRead, PendingRead, VolleyRead
 from ...core.values.log import Batch
 from ...interfaces.bodies import Bodies, OpenedBody
@@ -92,80 +92,88 @@ class DelayedReads:
     async def volley(self, effect: dm.ReadVolley) -> VolleyRead:
         """The body of a volley. Nothing is read of it if one of its batches cannot be."""
         try:
-            batches = await self._batches(effect)
-            if sum(batch.size_bytes for batch in batches) < THREAD_BYTES:
-                row = self._row(effect, batches)
+            wanted = await self._parts_of(effect)
+            if sum(batch.size_bytes for batch, _ in wanted) < THREAD_BYTES:
+                row = self._row(effect, wanted)
             else:
-                row = await asyncio.to_thread(self._row, effect, batches)
+                row = await asyncio.to_thread(self._row, effect, wanted)
         except SeriatimError as exc:
             _log.error("volley_not_read", partition=effect.partition, segment=effect.segment_no, error=str(exc))
             is_damaged = isinstance(exc, CorruptionError)
             return VolleyRead(effect.serial, effect.partition, effect.segment_no, None, is_damaged)
         return VolleyRead(effect.serial, effect.partition, effect.segment_no, row)
 
-    async def _batches(self, effect: dm.ReadVolley) -> list[Batch]:
-        """The batches with the messages of a volley."""
-        found: list[Batch] = []
-        at, until = effect.span.indexes.start, effect.span.indexes.stop
-        while at < until:
+    async def _parts_of(self, effect: dm.ReadVolley) -> list[tuple[Batch, range]]:
+        """The batches with the messages of a volley, each with the indexes that are wanted of it."""
+        found: dict[int, list[tuple[Batch, range]]] = {}  # by the first index of the span
+        spans = sorted(effect.spans)
+        while spans:
+            at, until = spans[0].indexes.start, spans[0].indexes.stop
             batches = await self._storage.read(effect.partition, effect.segment_no, at, until, READ_BYTES)
             if not batches or not _has(batches[0].header, at):
                 # No damage: retention has dropped it meanwhile. A gap in the log is found by the storage.
                 raise UnavailableError(f"segment {effect.segment_no} has no batch at index {at}")
-            found += batches
-            at = batches[-1].header.end_index
-        return found
+            found[at] = []
+            span = spans.pop(0)
+            while True:
+                for batch in batches:
+                    begin, end = max(at, batch.header.base_index), min(until, batch.header.end_index)
+                    found[span.first].append((batch, range(begin, end)))
+                at = batches[-1].header.end_index
+                if at >= until:
+                    break
+                batches = await self._storage.read(effect.partition, effect.segment_no, at, until, READ_BYTES)
+                if not batches:
+                    raise UnavailableError(f"segment {effect.segment_no} has no batch at index {at}")
+        return [part for span in effect.spans for part in found[span.first]]
 
-    def _row(self, effect: dm.ReadVolley, batches: Sequence[Batch]) -> VolleyRow:
+    def _row(self, effect: dm.ReadVolley, wanted: Sequence[tuple[Batch, range]]) -> VolleyRow:
         """The body of the first messages: a complete batch as it is, or those that fit into one body when joined.
 
         A compressed batch is joined with no other one. Without it: 1,000 batches of 1 KB may be 1 GB together.
         """
-        indexes, headers = effect.span.indexes, tuple(batch.header for batch in batches)
-        first = headers[0]
-        is_complete = first.base_index == indexes.start and first.end_index <= indexes.stop
-        if is_complete and (len(batches) == 1 or (first.flags & _COMPRESSED and not effect.is_numbered)):
-            body, body_crc, flags, key_hash = batches[0].body, first.body_crc, first.flags & _OF_BODY, first.key_hash
-            message_count, used = first.message_count, headers[:1]
+        batch, indexes = wanted[0]
+        first = batch.header
+        is_complete = len(indexes) == first.message_count
+        if is_complete and (len(wanted) == 1 or (first.flags & _COMPRESSED and not effect.is_numbered)):
+            body, body_crc, flags, key_hash = batch.body, first.body_crc, first.flags & _OF_BODY, first.key_hash
+            taken = [(first, indexes)]
         else:
-            parts = self._parts(effect, batches, 1 << 62 if effect.is_numbered else BODY_BYTES_MAX)
-            message_count, used = sum(len(rows) for _, rows in parts), headers[: len(parts)]
+            parts, taken = self._joined(effect, wanted, 1 << 62 if effect.is_numbered else BODY_BYTES_MAX)
             body = self._bodies.join(parts)
             body_crc = google_crc32c.value(body)
-            is_single = all(one.flags & FLAG_SINGLE_KEY and one.key_hash == first.key_hash for one in used)
-            flags = FLAG_KEYED if any(one.flags & FLAG_KEYED for one in used) else 0
+            headers = [header for header, _ in taken]
+            is_single = all(one.flags & FLAG_SINGLE_KEY and one.key_hash == first.key_hash for one in headers)
+            flags = FLAG_KEYED if any(one.flags & FLAG_KEYED for one in headers) else 0
             flags, key_hash = (flags | FLAG_SINGLE_KEY, first.key_hash) if is_single else (flags, 0)
         return VolleyRow(
             body,
             body_crc,
             flags,
             key_hash,
-            message_count,
-            min(one.first_timestamp_ms for one in used),
-            max(one.last_timestamp_ms for one in used),
+            sum(len(indexes) for _, indexes in taken),
+            min(header.first_timestamp_ms for header, _ in taken),
+            max(header.last_timestamp_ms for header, _ in taken),
             origin_of(effect.partition, first, indexes.start),
-            headers,
+            _origins(effect.partition, taken),
+            tuple(batch.header for batch, _ in wanted),
         )
 
-    def _parts(
-        self, effect: dm.ReadVolley, batches: Sequence[Batch], left_bytes: int
-    ) -> list[tuple[OpenedBody, range]]:
-        """The opened bodies and rows of the first messages, as many as fit into a body, and at least one.
-
-        Messages whose origins do not follow one another are in different bodies: the header has only the first origin.
+    def _joined(
+        self, effect: dm.ReadVolley, wanted: Sequence[tuple[Batch, range]], left_bytes: int
+    ) -> tuple[list[tuple[OpenedBody, range]], list[tuple[BatchHeader, range]]]:
+        """The opened bodies and rows of the first messages, as many as fit into a body, and at least one; and of which
+        batches and indexes these are.
         """
         parts: list[tuple[OpenedBody, range]] = []
-        indexes, first = effect.span.indexes, batches[0].header
-        place, offset = origin_of(effect.partition, first, indexes.start)
-        for batch in batches:
+        taken: list[tuple[BatchHeader, range]] = []
+        first = wanted[0][0].header
+        for batch, indexes in wanted:
             header = batch.header
-            begin, end = max(indexes.start, header.base_index), min(indexes.stop, header.end_index)
-            is_alone = bool((header.flags | first.flags) & _COMPRESSED) and not effect.is_numbered
-            is_next = origin_of(effect.partition, header, begin) == (place, offset + begin - indexes.start)
-            if parts and (is_alone or not is_next):
+            if parts and (header.flags | first.flags) & _COMPRESSED and not effect.is_numbered:
                 break
             body = self._bodies.open(batch)
-            begin, count, full = begin - header.base_index, end - begin, end - begin
+            begin, count = indexes.start - header.base_index, len(indexes)
             while count > 1 and self._bodies.size_of(body, range(begin, begin + count)) > left_bytes:
                 count //= 2
             rows = range(begin, begin + count)
@@ -174,9 +182,22 @@ class DelayedReads:
                 break
             left_bytes -= size_bytes
             parts.append((body, rows))
-            if count < full:
+            taken.append((header, indexes[:count]))
+            if count < len(indexes):
                 break
-        return parts
+        return parts, taken
+
+
+def _origins(partition: PartitionId, taken: Sequence[tuple[BatchHeader, range]]) -> tuple[Span, ...]:
+    """Where the messages at some indexes of batches were stored first, one span for those that follow one another."""
+    found: list[Span] = []
+    for header, indexes in taken:
+        _, offset = origin_of(partition, header, indexes.start)
+        if found and found[-1].indexes.stop == offset:
+            found[-1] = Span(found[-1].first, found[-1].message_count + len(indexes))
+        else:
+            found.append(Span(offset, len(indexes)))
+    return tuple(found)
 
 
 def origin_of(partition: PartitionId, header: BatchHeader, index: int) -> tuple[int, int]:
