@@ -11,8 +11,9 @@ from typing import Any, cast
 import grpc
 import pytest
 from seriatim_api import errors
-from seriatim_api.batch import FLAG_FIRED, HEADER_SIZE_BYTES, parse_header
+from seriatim_api.batch import FLAG_CONTROL, FLAG_FIRED, HEADER_SIZE_BYTES, parse_header
 from seriatim_api.dead_letters import FOR_NO_GROUP, FORWARDER_MARK, group_hash, replay_producer, resolved_by
+from seriatim_api.delayed import fire_producer
 from seriatim_api.ids import MemberId, PartitionId, make_offset
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import dead_letters_pb2, records_pb2
@@ -315,6 +316,8 @@ async def test_only_whole_batches_of_forwarders_are_taken_from_other_brokers(clu
         (made(PRODUCER, body_crc=1), [BODY]),
         (made(PRODUCER), []),
         (made(PRODUCER, body=b"no body"), [b"no body"]),
+        (made(fire_producer(90, 1), body=b"short", flags=FLAG_CONTROL, base_sequence=1), [b"short"]),
+        (made(PRODUCER, body=bytes(12), flags=FLAG_CONTROL, base_sequence=1), [bytes(12)]),
         (b"x" * HEADER_SIZE_BYTES, [BODY]),
     ):
         with pytest.raises(RefusedError):

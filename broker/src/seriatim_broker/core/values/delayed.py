@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from seriatim_api.batch import BatchHeader
+from seriatim_api.delayed import FIRE_MARK, MOVE_MARK
 from seriatim_api.ids import split_offset
 
 from .ledger_rows import LedgerRowError
@@ -149,6 +150,14 @@ def read_origins(body: bytes) -> tuple[Span, ...]:
         struct.error: The body is cut short.
     """
     return tuple(Span(*span) for span in _SPAN.iter_unpack(body))
+
+
+def is_control_body(header: BatchHeader, body: bytes) -> bool:
+    """Whether a control batch may have this body: nothing, or a list of no more spans than a volley has messages."""
+    if header.message_count != 1 or not body:
+        return header.message_count == 1
+    is_list = header.producer.endswith((FIRE_MARK, MOVE_MARK)) and header.base_sequence > 0
+    return is_list and len(body) % _SPAN.size == 0 and len(body) <= _SPAN.size * VOLLEY_MESSAGES_MAX
 
 
 def cancelled_name(block: int) -> bytes:

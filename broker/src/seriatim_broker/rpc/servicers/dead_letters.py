@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from seriatim_api.batch import FLAG_KEYED, HEADER_SIZE_BYTES, BatchHeader, HeaderError, make_header, parse_header
+from seriatim_api.batch import (
+    FLAG_CONTROL,
+    FLAG_KEYED,
+    HEADER_SIZE_BYTES,
+    BatchHeader,
+    HeaderError,
+    make_header,
+    parse_header,
+)
 from seriatim_api.dead_letters import (
     FOR_NO_GROUP,
     REPLAY_MARK,
@@ -24,6 +32,7 @@ from seriatim_api.ids import OFFSET_MAX, PartitionId, check_name
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import dead_letters_pb2, dead_letters_pb2_grpc
 
+from ...core.values.delayed import is_control_body
 from ...interfaces.bodies import Bodies
 from ..calls.outbound import calling_broker
 from ..calls.services import Services, remaining_s, typed_errors
@@ -88,6 +97,8 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
                 raise BadRequestError("the batch is for another partition, or is not a forwarder's")
             if header.body_length != len(body) or self._services.checksum(0, body) != header.body_crc:
                 raise ChecksumMismatchError("the body is not the one that its checksum was made from")
+            if header.flags & FLAG_CONTROL and not is_control_body(header, body):
+                raise BadRequestError("a control batch has no body, or the list of a volley")
             found.append((header, body))
         return found
 
