@@ -135,11 +135,12 @@ def test_third_copy_waits_for_a_member_of_the_group() -> None:
 
 
 def test_open_segment_grows_when_a_group_has_all_members() -> None:
-    assert plan_growth(CHAIN, {"g0": [A, B], "g1": [C, D]}, 3) is None
-    move = plan_growth(CHAIN, {"g0": [A, B, G], "g1": [C, D]}, 3)
+    assert plan_growth(CHAIN, {"g0": [A, B], "g1": [C, D]}, 3, set()) is None
+    move = plan_growth(CHAIN, {"g0": [A, B, G], "g1": [C, D]}, 3, {D.broker})
     assert move is not None
     assert (move.segment_no, move.master) == (2, C)
-    assert plan_growth(CHAIN, {"g0": [A, B, G]}, 2) is None
+    assert plan_growth(CHAIN, {"g0": [A, B, G]}, 3, {A.broker, B.broker}) is None, "two do not hear each other"
+    assert plan_growth(CHAIN, {"g0": [A, B, G]}, 2, set()) is None
 
 
 def test_copies_are_as_many_as_the_smallest_group_has_members() -> None:

@@ -99,10 +99,26 @@ def _candidates(group: str, holding: Set[MemberId], live: Mapping[str, Sequence[
     ]
 
 
-def plan_growth(chain: Chain, live: Mapping[str, Sequence[MemberId]], copies: int) -> MoveOpenSegment | None:
-    """The move of an open segment that has fewer members than it should, if a broker group could take it with all."""
+def plan_growth(
+    chain: Chain, live: Mapping[str, Sequence[MemberId]], copies: int, cut_off: Set[str]
+) -> MoveOpenSegment | None:
+    """The move of an open segment that has fewer members than it should, if a broker group could take it with all.
+
+    Args:
+        chain: The partition.
+        live: The members of each broker group that run.
+        copies: How many members it should have.
+        cut_off: The brokers that have no link to a live member of their broker group.
+
+    Rule `grows-when-linked` (I13): no broker group with such a member counts. Without it:
+      1. In the only broker group, m0 and m1 do not hear each other, and m2 hears both. The segment has m2 and m0.
+      2. It grows: m1 becomes its master, and stands still, because m0 does not answer. After 0.4 s it opens another
+         one without m0.
+      3. That one has two members, so it grows. This repeats as long as the link is cut.
+    """
     segment = chain.open_segment
-    if len(segment.members) >= copies or all(len(members) < copies for members in live.values()):
+    could = [own for own in live.values() if len(own) >= copies and not any(one.broker in cut_off for one in own)]
+    if len(segment.members) >= copies or not could:
         return None
     return MoveOpenSegment(chain.partition, segment.no, segment.master)
 

@@ -51,6 +51,9 @@ FEWER_MEMBERS_S = 15.0
 """Between two scans for segments that were opened without a member of their group. Only groups of three or more do
 that."""
 
+FEWER_MEMBERS_SHARE = 20
+"""And at least this many times as long as the last scan took: with many partitions, scans take 5 % of the time."""
+
 ADMITTED_LOOKS = 20
 ADMITTED_LOOK_S = 0.1
 
@@ -102,6 +105,7 @@ class Caretaker:
         self._changed = asyncio.Event()
         self._heal_changed = asyncio.Event()
         self._away_since: dict[MemberId, int] = {}
+        self._scan_due_us = self._scans = 0  # for segments with fewer members than their group
         self._directory.on_change(self._changed.set)
         self._directory.on_change(self._heal_changed.set)
 
@@ -188,6 +192,9 @@ class Caretaker:
             if look != looked_at:
                 is_done = not await self._heal_pass(dead, registered)
                 looked_at = look if is_done else None  # if so, nothing is left to do for these
+                now_us = self._clock.monotonic_us()
+                pause_us = max(int(FEWER_MEMBERS_S * 1e6), FEWER_MEMBERS_SHARE * (now_us - began_us))
+                self._scan_due_us = now_us + pause_us
             took_s = (self._clock.monotonic_us() - began_us) / 1e6
             pause_s = HEAL_IDLE_S if looked_at == look else max(HEAL_PASS_S, 2 * took_s)
             pause_s = min(pause_s, max(self._settings.heal_after_s / 4, 0.05))
@@ -222,13 +229,16 @@ class Caretaker:
     def _returned(self, now_us: int) -> tuple[frozenset[MemberId], int]:
         """What else a scan depends on if segments may have been open with fewer members than they should have.
 
-        These are the members that run, and the time in units of `FEWER_MEMBERS_S`: a member may have been away, or out
-        of reach of one broker only, between two looks.
+        These are the members that run, and a number that rises when a scan is due anyway: a member may have been away,
+        or out of reach of one broker only, between two looks.
         """
         if self._copies() <= self._settings.min_copies:
             return frozenset(), 0
         running = frozenset(view.member for view in self._views() if view.is_live and not view.is_certified)
-        return running, now_us // int(FEWER_MEMBERS_S * 1e6)
+        if now_us >= self._scan_due_us:
+            self._scan_due_us = 1 << 62  # until it is made
+            self._scans += 1
+        return running, self._scans
 
     async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
         """Begin up to 64 copies. Returns how many segments need one, now or when their length is known.
@@ -243,6 +253,7 @@ class Caretaker:
             if view.admitted and view.member not in dead:
                 expected.setdefault(view.broker_group, []).append(view.member)
         live, expected = self._staying(live), self._staying(expected)
+        cut_off = {broker for broker in self._directory.members if self._directory.unlinked(broker)}
         copies, min_copies = self._copies(), self._settings.min_copies
         begun = released = moved = wanted = 0
         async for chain in self._chains():
@@ -250,7 +261,7 @@ class Caretaker:
             gone = dead | replaced
             # Segments that cannot be copied yet count too: nothing else shows that one was sealed or a member is back.
             wanted += sum(wants_copies(segment, gone, copies) for segment in chain.segments)
-            move = plan_growth(chain, live, copies)
+            move = plan_growth(chain, live, copies, cut_off)
             if move is not None and moved < MOVES_PER_PASS_MAX:
                 moved += 1
                 self._driver.feed(move)
