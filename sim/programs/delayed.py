@@ -154,6 +154,7 @@ class Delayed:
             for one in process.broker.disk.read_volleys(place, asked_no, 0, MANY)
             if one.producer.endswith(MOVE_MARK) and one.origins and not one.is_list
         ]
+        is_known = is_known and fired[0].is_fenced
         error = None if is_known else NotServingError("a segment cannot be read now")
         self._judge.seen.states.add("fired messages read" if is_known else "fired messages not read")
         spans = spans_in(asked_no, (span for one in fired for span in one.origins), moved)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from seriatim_api import errors
 from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, parse_header
-from seriatim_api.delayed import CancelOutcome, fire_producer, move_producer
+from seriatim_api.delayed import CancelOutcome, fire_producer
 from seriatim_api.ids import INDEX_MAX, make_offset
 from seriatim_broker.core.delayed.firing import AHEAD_MS
 from seriatim_broker.core.state import delayed as delayed_state
@@ -108,7 +108,7 @@ class Firing(Bench):
             self.do(dm.PendingRead(serial, P, 1, tuple(rows[: effect.count_max])))
         elif isinstance(effect, dm.FireVolleys) and self.answers_fence and not effect.batches[0][1]:
             self.answered.add(serial)
-            self.do(dm.VolleysStored(P, 1, serial, 2, None))
+            self.do(dm.VolleysStored(P, 1, serial, 1, None))
         elif isinstance(effect, dm.ReadVolley):
             self.answered.add(serial)
             is_bad = any(not self.unreadable.isdisjoint(span.indexes) for span in effect.spans)
@@ -453,6 +453,21 @@ def test_messages_that_cannot_be_read_hold_up_only_themselves(bench: Firing) -> 
     assert bench.volleys() == [[0]]
 
 
+def test_a_message_that_cannot_be_read_leaves_the_others_of_its_volley(bench: Firing) -> None:
+    for _ in range(5):
+        bench.send(10)
+    bench.unreadable = {3}
+    bench.until_due(50)
+    found = []
+    for _ in range(10):
+        found += bench.fired()
+        bench.until_due(200)
+    assert sorted(index for volley in found for index in volley) == [0, 1, 2, 4]
+    bench.unreadable = set()
+    bench.until_due(300)
+    assert bench.fired() == [[3]]
+
+
 def test_rows_of_a_ledger_are_read_as_they_were_written(bench: Firing) -> None:
     for due_ms in (10, 20, 900):
         bench.send(due_ms, count=2)
@@ -504,9 +519,9 @@ def test_a_server_fences_before_its_first_volley(bench: Firing) -> None:
     bench.send()
     bench.until_due()
     (request,) = bench.requested()
-    headers = [parse_header(header) for header, _ in request.batches]
-    assert [header.producer for header in headers] == [fire_producer(P, 1), move_producer(P, 1)]
-    assert {(header.producer_epoch, header.base_sequence, header.flags) for header in headers} == {(1, 0, FLAG_CONTROL)}
+    (header,) = (parse_header(header) for header, _ in request.batches)
+    assert (header.producer, header.producer_epoch, header.base_sequence) == (fire_producer(P, 1), 1, 0)
+    assert header.flags == FLAG_CONTROL
     bench.done()
     assert bench.fired() == [[0]]
     again = delayed_state.Firing.of(1, 2, 0, bench.rows())
@@ -526,10 +541,18 @@ def test_a_server_that_is_outdated_reads_what_was_fired(bench: Firing, is_volley
     assert bench.outcome(request) is None
     bench.answers_fence = True
     bench.until_due(20)
+    rows = bench.rows()
+    assert rows.learns
+    assert len(rows.volleys) == is_volley, "it may be stored"
+    again = delayed_state.Firing.of(1, 2, 0, rows)
+    assert again.fence.learns
+    assert again.fence.epoch > bench.part.firing[1].fence.epoch, "the next server's, or this one's after a restart"
+    assert not again.volleys.waiting
     _learns(bench, 0, Span(0, 2))
     bench.until_due(20)
     assert bench.fired() == [[2]]
     assert bench.rows().volleys == ()
+    assert not bench.rows().learns
 
 
 def test_a_fence_below_an_epoch_in_the_log_is_stored_again(bench: Firing) -> None:
@@ -559,11 +582,13 @@ def test_what_readers_skip_was_not_fired() -> None:
 
     two, one = (Span(10, 2), Span(20, 1)), Span(10, 3)
     begun = [volley(2), volley(2, *two, is_list=True)]
-    assert fired_in([begun], 3) == ((), 2), "the list was stored, and not its volley"
+    assert fired_in([begun], 3) == ((), 2, False), "the list was stored, and not its volley"
     assert fired_in([begun, [volley(2, *two, is_list=True), volley(2, one), volley(2, Span(5, 1))]], 3).origins == (
         *two, Span(5, 1),
     )  # fmt: skip
     late = [volley(2, Span(7, 1)), volley(4, Span(8, 1))]
-    assert fired_in([[*begun, volley(3)], late], 3) == ((Span(8, 1),), 4), "7 is below a fence in a segment before"
+    assert fired_in([[*begun, volley(3)], late], 3) == ((Span(8, 1),), 4, True), (
+        "7 is below a fence in a segment before"
+    )
     assert fired_in([[volley(3)]], 3).last_epoch == 0, "its own fence"
     assert fired_in([[volley(3), volley(3, Span(8, 1))]], 3).last_epoch == 3, "another server has that epoch, too"

@@ -417,10 +417,9 @@ async def test_volleys_are_listed_page_by_page_and_by_other_members(
     cluster.segments = [replace(segment_at(2, "g1-0", SEALED), eligible=(other, member)), segment_at(3, "g1-0", OPEN)]
     cluster.lengths = {2: 100}
     cluster.volleys = {2: fired_of(1, *((index, 2, 3 * index, 1) for index in range(5)))}
+    last = {"epoch": 3, "origins": [make_offset(1, 90)], "message_counts": [2]}
     gone = errors.NotServingError("it is gone")
-    cluster.answers = [gone] * 3 + [
-        delayed_pb2.ListFiredResponse(volleys=[{"epoch": 3, "origins": [make_offset(1, 90)], "message_counts": [2]}])
-    ]
+    cluster.answers = [gone] * 3 + [delayed_pb2.ListFiredResponse(volleys=[last, {"epoch": 4}])]
     found = await read_fired(cluster)
     assert [span.first for span in found.fired] == [0, 3, 6, 9, 12, 90]
     assert found.last_epoch == 3

@@ -68,6 +68,18 @@ def test_origins_that_follow_one_another_are_one_span() -> None:
     assert (row.message_count, row.origin, row.origins) == (9, (P, 10), ((10, 6), (30, 3)))
 
 
+def test_a_batch_with_holes_is_read_and_opened_once() -> None:
+    disk, bodies = Disk(_batches()), SimulatedBodies()
+    opened: list[Any] = []
+    open_one = bodies.open
+    bodies.open = lambda batch: (opened.append(batch), open_one(batch))[1]  # type: ignore[method-assign]
+    asked = ReadVolley(1, PartitionId(P), 1, (Span(2, 1), Span(4, 1), Span(6, 1), Span(8, 1)))
+    row = asyncio.run(DelayedReads(cast(Any, disk), bodies).volley(asked)).row
+    assert row is not None
+    assert messages_in(row.body) == [2, 4, 6, 8]
+    assert (len(opened), len(row.headers)) == (2, 2)
+
+
 def test_a_volley_has_as_many_messages_as_fit(monkeypatch: Any) -> None:
     monkeypatch.setattr(delayed_reads, "BODY_BYTES_MAX", 32)  # four messages
     assert _volley(_batches()).message_count == 4

@@ -275,6 +275,8 @@ def on_volley_read(broker: BrokerState, partition: Partition, event: VolleyRead)
         return
     if event.row is None:
         pause_us = firing.volleys.read_failed(volley, broker.now.mono_us)
+        if not volley.number and volley.tries > 1 and volley.message_count > 1:
+            firing.keep_first(volley, volley.message_count // 2)  # so that only what cannot be read waits
         if volley.tries == 5:
             broker.out.note("delayed_waits", partition.id, segment=firing.no, error="messages cannot be read now")
         broker.poll(pause_us, TimerKind.DELAYED, partition.id, firing.no)

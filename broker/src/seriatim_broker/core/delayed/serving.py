@@ -63,9 +63,15 @@ def take_up(broker: BrokerState, partition: Partition, no: int) -> Firing | None
             return None
         partition.firing = put(partition.firing, no, firing)
         log.take_fresh()  # the rows are on the disk
-    if ledger.is_common(firing, firing.begun) and firing.fence.learns:
+    if not ledger.is_common(firing, firing.begun):
+        return None
+    if not firing.fence.learns:
+        return firing
+    if not firing.fence.is_written and not firing.ledger.replications:
+        ledger.write(broker, partition, segment, firing)
+    if firing.fence.is_written and not firing.ledger.replications:
         volley_fence.look(broker, partition, firing)
-    return firing if ledger.is_common(firing, firing.begun) and not firing.fence.learns else None
+    return None
 
 
 def is_server(broker: BrokerState, segment: Segment) -> bool:

@@ -1,4 +1,4 @@
-"""Fencing: a server stores control batches before the first volley that it numbers. If it may not know all that was
+"""Fencing: a server stores a control batch before the first volley that it numbers. If it may not know all that was
 fired, it reads that in the log.
 
     begun ──▶ fence stored ──▶ its volleys have numbers in the producer epoch of the fence
@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Final
 
 from seriatim_api.batch import FLAG_CONTROL, make_header
-from seriatim_api.delayed import fire_producer, move_producer
-from seriatim_api.errors import ProducerFencedError, SequenceGapError, SeriatimError
+from seriatim_api.delayed import fire_producer
+from seriatim_api.errors import BatchMismatchError, ProducerFencedError, SequenceGapError, SeriatimError
 
 from ..state.broker import BrokerState
 from ..state.delayed import Firing
@@ -25,23 +25,27 @@ from ..state.partition import Partition
 from ..values.delayed_messages import FiredRead, FireVolleys, ReadFired
 from ..values.kinds import TimerKind
 
-FENCES: Final = 2
-
-OUTDATED: Final = (ProducerFencedError, SequenceGapError)
+OUTDATED: Final = (ProducerFencedError, SequenceGapError, BatchMismatchError)
 """With one of these the master says that its producer table has other volleys than the ledger knows of."""
 
 
 def look(broker: BrokerState, partition: Partition, firing: Firing) -> None:
-    """Store the fence, if it is not stored, and read what was fired, if that is to be learned."""
+    """Store the fence, if it is not stored, and read what was fired, if that is to be learned.
+
+    Rule `learns-is-durable` (D1): the ledger says that it must be learned, and above which epoch, before the fence is
+    stored. Without it:
+      1. B learns that the last epoch is 7, stores its fence in epoch 8, and dies.
+      2. C begins with epoch 2, which B's ledger names. The open segment was opened over, so its master takes C's fence.
+      3. C fires d in epoch 2. When the segment before is settled, readers skip d, because it is below epoch 8.
+    """
     volleys, fence, now_us = firing.volleys, firing.fence, broker.now.mono_us
     if now_us < volleys.send_from_us:
         broker.poll(volleys.send_from_us - now_us, TimerKind.DELAYED, partition.id, firing.no)
         return
     serial = broker.new_serial()
     if not fence.is_stored:
-        producers = fire_producer(partition.id, firing.no), move_producer(partition.id, firing.no)
-        batches = tuple((control_header(partition, producer, (fence.epoch, 0)), b"") for producer in producers)
-        broker.out.emit(FireVolleys(serial, partition.id, firing.no, batches))
+        header = control_header(partition, fire_producer(partition.id, firing.no), (fence.epoch, 0))
+        broker.out.emit(FireVolleys(serial, partition.id, firing.no, ((header, b""),)))
     elif fence.learns and partition.chain is not None:
         broker.out.emit(ReadFired(serial, partition.id, firing.no, fence.epoch, partition.chain.epoch))
     else:
@@ -70,9 +74,9 @@ def control_header(
 
 
 def on_stored(firing: Firing, stored_count: int, error: SeriatimError | None) -> None:
-    """The master has answered the fence: a control batch of each of the two producers of the segment."""
+    """The master has answered the fence."""
     firing.fence.serial = 0
-    if stored_count == FENCES:
+    if stored_count:
         firing.fence.is_stored = True
     elif isinstance(error, ProducerFencedError):
         firing.learn(int(error.details.get("epoch", 0)))
@@ -105,7 +109,7 @@ def on_read(broker: BrokerState, partition: Partition, event: FiredRead) -> None
     else:
         for span in event.fired:
             firing.passed.pass_over(span.indexes)
-        fence.learns = False
+        firing.learned()
         firing.volleys.taken()
         broker.out.note("fired_messages_read", partition.id, segment=firing.no)
     broker.poll(0, TimerKind.DELAYED, partition.id, firing.no)

@@ -12,6 +12,7 @@ from seriatim_api.ids import INDEX_MAX
 
 from ..values.delayed import (
     DONE,
+    LEARNS,
     DelayRows,
     Span,
     VolleyRecord,
@@ -199,12 +200,16 @@ class Fence(State):
         epoch: Its producer epoch.
         is_stored: It is stored.
         learns: What was fired is to be read in the log, because the ledger may not have all of it.
+        is_written: A control record says whether it learns.
+        dropped: The numbers of volleys that may be stored. The ledger keeps them until what was fired was read.
         serial: The serial of the request that is under way; 0: none.
     """
 
     epoch: int
     is_stored: bool = False
     learns: bool = False
+    is_written: bool = True
+    dropped: list[int] = field(default_factory=list)
     serial: int = 0
 
 
@@ -264,6 +269,8 @@ class Firing(State):
             volley.number = record.number
         firing.volleys.taken_up()
         firing.volleys.next_number = first_number(fence.epoch)
+        if rows.learns:
+            firing.learn(0)
         return firing
 
     @property
@@ -277,13 +284,20 @@ class Firing(State):
         The volleys are made again of what is left then. Those that have a number cannot be stored any more when the
         fence is, and the log says which of them are.
         """
-        self.fence = Fence(max(self.fence.epoch, last_epoch) + 1, learns=True)
+        dropped = self.fence.dropped
+        self.fence = Fence(max(self.fence.epoch, last_epoch) + 1, learns=True, is_written=False, dropped=dropped)
         for volley in list(self.volleys.waiting.values()):
             self.drop_volley(volley)
-            if volley.number:
-                self.ended.append(volley.number)
+            if volley.number and volley not in self.numbered:
+                dropped.append(volley.number)
         self.numbered, self.ahead = [], Ahead()
         self.volleys.next_number = first_number(self.fence.epoch)
+
+    def learned(self) -> None:
+        """What was fired was read, and is passed."""
+        self.fence.learns = self.fence.is_written = False
+        self.ended += self.fence.dropped
+        self.fence.dropped = []
 
     def add_volley(self, due_ms: int, spans: tuple[Span, ...]) -> Volley:
         """These messages are fired together."""
@@ -396,7 +410,8 @@ class Firing(State):
         """Whether something is in no control record yet."""
         changed = self.passed.changed or self.passed.gone or self.cancelled.changed
         is_raised = self.passed.floor != self.ledger.acked
-        return bool(is_raised or changed or self.numbered or self.ended or self.is_done)
+        is_news = is_raised or changed or not self.fence.is_written
+        return bool(is_news or self.numbered or self.ended or self.is_done)
 
     @property
     def is_idle(self) -> bool:
@@ -414,11 +429,14 @@ class Firing(State):
         puts, deletes = self.passed.take_changes()
         puts += [write_cancelled(block, self.cancelled.blocks[block]) for block in sorted(self.cancelled.changed)]
         puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.spans)) for volley in self.numbered]
-        if self.numbered or not self.begun:
+        if not self.fence.is_written:
+            puts += [(LEARNS, b"")] if self.fence.learns else []
+            deletes += [] if self.fence.learns else [LEARNS]
+        if self.numbered or not (self.begun and self.fence.is_written):
             puts.append(write_next_number(self.volleys.next_number))
         deletes += [volley_name(number) for number in self.ended]
         if self.is_done:
             puts.append((DONE, b""))
             self.is_done = None
-        self.cancelled.changed, self.numbered, self.ended = set(), [], []
+        self.cancelled.changed, self.numbered, self.ended, self.fence.is_written = set(), [], [], True
         return LedgerChange(tuple(puts), tuple(deletes))

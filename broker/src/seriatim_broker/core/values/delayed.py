@@ -9,6 +9,7 @@ record named `/delayed/<segment>`, which is no legal name of a consumer group, w
     "n" number              a volley that was given this number: the latest due time in it (i64, ms since 1970), and its
                             messages: of those that follow one another, the first index (u64) and how many (u32)
     "f"                     the next number
+    "l"                     what was fired is to be read in the log before anything more is fired
     "d"                     the segment is sealed, and nothing of it is left to be fired
 
 A number is a producer epoch (u32), which belongs to one server of the segment, and the sequence of the first message in
@@ -39,6 +40,7 @@ _PASSED: Final = b"b"
 _CANCELLED: Final = b"c"
 _VOLLEY: Final = b"n"
 _NEXT: Final = b"f"
+LEARNS: Final = b"l"
 DONE: Final = b"d"
 """The name of the row that says that nothing is left."""
 
@@ -193,12 +195,14 @@ class DelayRows(NamedTuple):
         cancelled: Bits by block.
         volleys: The volleys that were given a number and are not known to be stored, by their numbers.
         next_number: The next number.
+        learns: What was fired is to be read in the log first.
     """
 
     passed: dict[int, int]
     cancelled: dict[int, int]
     volleys: tuple[VolleyRecord, ...]
     next_number: int
+    learns: bool = False
 
 
 def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
@@ -210,7 +214,7 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
     passed: dict[int, int] = {}
     cancelled: dict[int, int] = {}
     volleys: list[VolleyRecord] = []
-    next_number = 1
+    next_number, learns = 1, False
     for name, value in rows:
         kind = name[:1]
         try:
@@ -223,13 +227,15 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
                 cancelled[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
             elif name == DONE:
                 continue
+            elif name == LEARNS:
+                learns = True
             elif kind == _PASSED:
                 passed[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
             else:
                 raise LedgerRowError(f"a row of a delay ledger begins with {kind!r}")
         except struct.error as exc:
             raise LedgerRowError(f"the row {name[:40]!r} of a delay ledger cannot be read: {exc}") from exc
-    return DelayRows(passed, cancelled, tuple(sorted(volleys)), next_number)
+    return DelayRows(passed, cancelled, tuple(sorted(volleys)), next_number, learns)
 
 
 def _read_number(value: bytes) -> int:

@@ -92,10 +92,12 @@ class FiredIn(NamedTuple):
     Attributes:
         origins: Where their messages were stored first.
         last_epoch: The highest producer epoch of another server; 0: there is none.
+        is_fenced: The fence of the server that reads is in the log, so nothing more comes below it.
     """
 
     origins: tuple[Span, ...]
     last_epoch: int
+    is_fenced: bool
 
 
 def fired_in(segments: Iterable[Iterable[StoredVolley]], epoch: int) -> FiredIn:
@@ -113,6 +115,7 @@ def fired_in(segments: Iterable[Iterable[StoredVolley]], epoch: int) -> FiredIn:
     """
     found: list[Span] = []
     fenced_below = last_epoch = 0
+    is_fenced = False
     listed: StoredVolley | None = None
     for volleys in segments:
         highest = fenced_below
@@ -122,6 +125,8 @@ def fired_in(segments: Iterable[Iterable[StoredVolley]], epoch: int) -> FiredIn:
             highest = max(highest, volley.epoch)
             if volley.origins or volley.epoch != epoch:
                 last_epoch = max(last_epoch, volley.epoch)
+            else:
+                is_fenced = True
             if volley.is_list:
                 listed = volley
                 continue
@@ -129,7 +134,7 @@ def fired_in(segments: Iterable[Iterable[StoredVolley]], epoch: int) -> FiredIn:
             found += listed.origins if listed is not None and is_listed else volley.origins
             listed = None
         fenced_below = highest
-    return FiredIn(tuple(found), last_epoch)
+    return FiredIn(tuple(found), last_epoch, is_fenced)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,14 @@ from typing import Final
 
 import structlog
 from seriatim_api.delayed import MOVE_MARK, fire_producer, move_producer
-from seriatim_api.errors import DeadlineExceededError, NotServingError, RoutingError, SeriatimError, UnavailableError
+from seriatim_api.errors import (
+    CorruptionError,
+    DeadlineExceededError,
+    NotServingError,
+    RoutingError,
+    SeriatimError,
+    UnavailableError,
+)
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import delayed_pb2
 
@@ -34,7 +41,7 @@ ROWS_PER_READ: Final = 200
 ORIGINS_PER_CALL_MAX: Final = 100_000
 """A call ends after this many volleys and origins: about 1 MB."""
 
-_ELSEWHERE: Final = (RoutingError, UnavailableError, DeadlineExceededError)
+_ELSEWHERE: Final = (RoutingError, UnavailableError, DeadlineExceededError, CorruptionError)
 
 _log = structlog.get_logger(__name__)
 
@@ -54,6 +61,8 @@ class FiredReads:
         until = time.monotonic() + READ_DEADLINE_S
         try:
             found = [await self._fired(effect, producer, until) for producer in _producers(effect)]
+            if not found[0].is_fenced:
+                raise NotServingError("the fence of this server is in no log that was read", retry_after_ms=200)
             moved = [
                 (volley.index, volley.origins[0])
                 for volley in await self._volleys(effect.partition, effect.segment_no, 0, None)

@@ -93,7 +93,7 @@ class DelayedReads:
         """The body of a volley. Nothing is read of it if one of its batches cannot be."""
         try:
             wanted = await self._parts_of(effect)
-            if sum(batch.size_bytes for batch, _ in wanted) < THREAD_BYTES:
+            if sum({batch.header.base_index: batch.size_bytes for batch, _ in wanted}.values()) < THREAD_BYTES:
                 row = self._row(effect, wanted)
             else:
                 row = await asyncio.to_thread(self._row, effect, wanted)
@@ -104,28 +104,31 @@ class DelayedReads:
         return VolleyRead(effect.serial, effect.partition, effect.segment_no, row)
 
     async def _parts_of(self, effect: dm.ReadVolley) -> list[tuple[Batch, range]]:
-        """The batches with the messages of a volley, each with the indexes that are wanted of it."""
-        found: dict[int, list[tuple[Batch, range]]] = {}  # by the first index of the span
-        spans = sorted(effect.spans)
-        while spans:
-            at, until = spans[0].indexes.start, spans[0].indexes.stop
-            batches = await self._storage.read(effect.partition, effect.segment_no, at, until, READ_BYTES)
-            if not batches or not _has(batches[0].header, at):
-                # No damage: retention has dropped it meanwhile. A gap in the log is found by the storage.
-                raise UnavailableError(f"segment {effect.segment_no} has no batch at index {at}")
-            found[at] = []
-            span = spans.pop(0)
-            while True:
-                for batch in batches:
-                    begin, end = max(at, batch.header.base_index), min(until, batch.header.end_index)
-                    found[span.first].append((batch, range(begin, end)))
-                at = batches[-1].header.end_index
-                if at >= until:
-                    break
-                batches = await self._storage.read(effect.partition, effect.segment_no, at, until, READ_BYTES)
-                if not batches:
+        """The batches with the messages of a volley, each with the indexes that are wanted of it.
+
+        If the volley has no number yet, these end with a compressed batch, or before one, because it is joined with no
+        other one.
+        """
+        found: list[tuple[Batch, range]] = []
+        for span in effect.spans:
+            at, until = span.first, span.indexes.stop
+            while at < until:
+                batches: Sequence[Batch] = [found[-1][0]] if found and _has(found[-1][0].header, at) else ()
+                batches = batches or await self._storage.read(
+                    effect.partition, effect.segment_no, at, until, READ_BYTES
+                )
+                if not batches or not _has(batches[0].header, at):
+                    # No damage: retention has dropped it meanwhile. A gap in the log is found by the storage.
                     raise UnavailableError(f"segment {effect.segment_no} has no batch at index {at}")
-        return [part for span in effect.spans for part in found[span.first]]
+                for batch in batches:
+                    is_alone = batch.header.flags & _COMPRESSED and not effect.is_numbered
+                    if is_alone and found and found[0][0].header.base_index != batch.header.base_index:
+                        return found
+                    found.append((batch, range(max(at, batch.header.base_index), min(until, batch.header.end_index))))
+                    if is_alone and found[-1][1].stop == batch.header.end_index:
+                        return found
+                at = batches[-1].header.end_index
+        return found
 
     def _row(self, effect: dm.ReadVolley, wanted: Sequence[tuple[Batch, range]]) -> VolleyRow:
         """The body of the first messages: a complete batch as it is, or those that fit into one body when joined.
@@ -156,7 +159,7 @@ class DelayedReads:
             max(header.last_timestamp_ms for header, _ in taken),
             origin_of(effect.partition, first, indexes.start),
             _origins(effect.partition, taken),
-            tuple(batch.header for batch, _ in wanted),
+            tuple({batch.header.base_index: batch.header for batch, _ in wanted}.values()),
         )
 
     def _joined(
@@ -167,12 +170,16 @@ class DelayedReads:
         """
         parts: list[tuple[OpenedBody, range]] = []
         taken: list[tuple[BatchHeader, range]] = []
+        opened: dict[int, OpenedBody] = {}  # a batch with holes is wanted in several parts
         first = wanted[0][0].header
         for batch, indexes in wanted:
             header = batch.header
-            if parts and (header.flags | first.flags) & _COMPRESSED and not effect.is_numbered:
+            is_alone = bool((header.flags | first.flags) & _COMPRESSED) and not effect.is_numbered
+            if is_alone and header.base_index != first.base_index:
                 break
-            body = self._bodies.open(batch)
+            if header.base_index not in opened:
+                opened[header.base_index] = self._bodies.open(batch)
+            body = opened[header.base_index]
             begin, count = indexes.start - header.base_index, len(indexes)
             while count > 1 and self._bodies.size_of(body, range(begin, begin + count)) > left_bytes:
                 count //= 2
