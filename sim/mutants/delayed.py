@@ -53,7 +53,7 @@ not-before-due: readers pass a delayed batch
 [D1 D2 D3 D4 I1 I2 I9 I12 K1 K2 CORE delayed-blind]
 blind-reads-the-log: what a server may not know is read in the log before it fires
 @ core.state.delayed.Firing.learn
-- self.fence = Fence(max(self.fence.epoch, last_epoch) + 1, learns=True)
-+ self.fence = Fence(max(self.fence.epoch, last_epoch) + 1)
+- self.fence = Fence(max(self.fence.epoch, last_epoch) + 1, learns=True, is_written=False, dropped=dropped)
++ self.fence = Fence(max(self.fence.epoch, last_epoch) + 1, is_written=False, dropped=dropped)
 """)
 """By name."""
