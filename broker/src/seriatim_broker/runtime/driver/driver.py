@@ -392,67 +392,42 @@ class Driver:
     # ---- effects ----
 
     def _forward_batches(self, effect: fx.ForwardBatches) -> None:
-        task = self._loop.create_task(self._carry_out_forward(effect), name="dead letters")
-        self._fetches[task] = None
-        task.add_done_callback(self._fetches.pop)
-
-    async def _carry_out_forward(self, effect: fx.ForwardBatches) -> None:
-        error: SeriatimError = NotServingError("this broker does not forward")
-        done = ForwardsDone(effect.partition, effect.consumer_group, effect.serial, 0, error)
-        try:
-            if self._forward is not None:
-                done = await self._forward(effect)
-        except Exception as exc:  # data of other brokers caused it: nothing is known to be stored
-            _log.exception("dead_letters_not_forwarded", partition=effect.partition, error=str(exc))
-        if not self._dead:
-            self.feed(done)
+        error = NotServingError("this broker does not forward")
+        failed = ForwardsDone(effect.partition, effect.consumer_group, effect.serial, 0, error)
+        self._ask(self._forward, effect, failed, "dead_letters_not_forwarded")
 
     def _fire_volleys(self, effect: dm.FireVolleys) -> None:
-        task = self._loop.create_task(self._carry_out_fire(effect), name="delayed messages")
-        self._fetches[task] = None
-        task.add_done_callback(self._fetches.pop)
-
-    async def _carry_out_fire(self, effect: dm.FireVolleys) -> None:
-        error: SeriatimError = NotServingError("this broker does not fire")
-        done = dm.VolleysStored(effect.partition, effect.segment_no, effect.serial, 0, error)
-        try:
-            if self._fire is not None:
-                done = await self._fire(effect)
-        except Exception as exc:  # data of other brokers caused it: nothing is known to be stored
-            _log.exception("delayed_messages_not_fired", partition=effect.partition, error=str(exc))
-        if not self._dead:
-            self.feed(done)
+        error = NotServingError("this broker does not fire")
+        failed = dm.VolleysStored(effect.partition, effect.segment_no, effect.serial, 0, error)
+        self._ask(self._fire, effect, failed, "delayed_messages_not_fired")
 
     def _look_for_fired(self, effect: dm.ReadFired) -> None:
-        task = self._loop.create_task(self._carry_out_read_fired(effect), name="fired messages")
-        self._fetches[task] = None
-        task.add_done_callback(self._fetches.pop)
-
-    async def _carry_out_read_fired(self, effect: dm.ReadFired) -> None:
-        error: SeriatimError = NotServingError("this broker does not read what was fired")
-        found = dm.FiredRead(effect.serial, effect.partition, effect.segment_no, (), 0, error)
-        try:
-            if self._read_fired is not None:
-                found = await self._read_fired(effect)
-        except Exception as exc:  # data of other brokers caused it: it is not known
-            _log.exception("fired_messages_not_read", partition=effect.partition, error=str(exc))
-        if not self._dead:
-            self.feed(found)
+        error = NotServingError("this broker does not read what was fired")
+        failed = dm.FiredRead(effect.serial, effect.partition, effect.segment_no, (), 0, error)
+        self._ask(self._read_fired, effect, failed, "fired_messages_not_read")
 
     def _fetch_staged(self, effect: fx.FetchStaged) -> None:
-        task = self._loop.create_task(self._carry_out_fetch(effect), name="fetch of a staged batch")
+        failed = StagedFetched(effect.serial, effect.partition, None)
+        self._ask(self._fetch, effect, failed, "staged_batch_not_fetched")
+
+    def _ask(
+        self, carry_out: Callable[[Any], Awaitable[Event]] | None, effect: Any, failed: Event, complaint: str
+    ) -> None:
+        """Have other brokers carry out an effect. If that raises, the core gets `failed`, and the log `complaint`."""
+
+        async def carried_out() -> None:
+            done = failed
+            try:
+                if carry_out is not None:
+                    done = await carry_out(effect)
+            except Exception as exc:  # data of other brokers and clients caused it: nothing is known to be done
+                _log.exception(complaint, partition=effect.partition, error=str(exc))
+            if not self._dead:
+                self.feed(done)
+
+        task = self._loop.create_task(carried_out(), name=type(effect).__name__)
         self._fetches[task] = None
         task.add_done_callback(self._fetches.pop)
-
-    async def _carry_out_fetch(self, effect: fx.FetchStaged) -> None:
-        found = StagedFetched(effect.serial, effect.partition, None)
-        try:
-            if self._fetch is not None:
-                found = await self._fetch(effect)
-        except Exception as exc:  # data of other brokers and clients caused it: the batch cannot be had now
-            _log.exception("staged_batch_not_fetched", partition=effect.partition, error=str(exc))
-        if not self._dead:
-            self.feed(found)
 
     def _deliver(self, effect: fx.Deliver) -> None:
         deliver = self._streams.get(effect.stream)
