@@ -27,7 +27,6 @@ from e2e.faults.kinds.processes import (
     KillInTakeOver,
 )
 from e2e.faults.kinds.switches import ManySwitches, RollingRestart, SwitchDuringSwitch
-from e2e.faults.schedule import DELAYED, among
 from e2e.faults.systems import clusters, shims
 
 HOUR_S: Final = 3600.0
@@ -141,8 +140,6 @@ def missing(fault: Fault) -> str:
         return "no C compiler"
     if fault.needs_root and os.geteuid() != 0:
         return "not root"
-    if fault.needs_delayed and not among(DELAYED):
-        return "brokers of this version take no delayed messages"
     if fault.kind != "embedded" and not clusters.has_etcd():
         return "no etcd (make tools)"
     return ""

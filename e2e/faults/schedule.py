@@ -7,7 +7,6 @@ not follow from a seed. So a replay strikes the same things at about the same mo
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,12 +47,6 @@ class Workload:
     delays: bool = False
 
 
-def _takes_delayed() -> bool:
-    """Whether the brokers of this version announce that they take delayed messages."""
-    messages = importlib.import_module("seriatim_broker.core.values.messages")
-    return bool(messages.FORMS & messages.FORM_DELAYED)
-
-
 DELAYED: Final = "delayed"
 
 WORKLOADS: Final = (
@@ -62,7 +55,7 @@ WORKLOADS: Final = (
     Workload("resend", partitions=2, resets=True),
     Workload("slow", partitions=1, size_bytes=1_000, is_slow=True),
     Workload("late", partitions=2, is_late=True),
-    *((Workload(DELAYED, partitions=2, rate=300.0, delays=True),) if _takes_delayed() else ()),
+    Workload(DELAYED, partitions=2, rate=300.0, delays=True),
 )
 
 CLIENT_SAFE: Final = tuple(load.name for load in WORKLOADS if not load.resets)

@@ -16,15 +16,11 @@ from .test_standalone import HOST, gauge, standalone
 LATE_MS = 3_600_000
 SOON_MS = 300
 
-ANNOUNCED = "import seriatim_broker.core.values.messages as m; m.FORMS = m.FORM_DELAYED"
-"""Before the brokers announce by themselves that they take delayed messages."""
-
-
-SOON_COUNTED = f"{ANNOUNCED}; import seriatim_broker.runtime.duties.delayed_counts as d; d.LOOK_S = d.WRITTEN_S = 0.1"
+SOON_COUNTED = "import seriatim_broker.runtime.duties.delayed_counts as d; d.LOOK_S = d.WRITTEN_S = 0.1"
 
 
 async def test_delayed_messages_are_listed_cancelled_and_fired(tmp_path: Path) -> None:
-    async with standalone(tmp_path, 0, ANNOUNCED) as port, Client.connect(f"{HOST}:{port}") as client:
+    async with standalone(tmp_path, 0) as port, Client.connect(f"{HOST}:{port}") as client:
         admin = client.admin()
         await admin.create_topic("t", 2)
         async with client.producer("t") as producer:

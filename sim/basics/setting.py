@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from seriatim_api.ids import PartitionId
 from seriatim_broker.core.broker import BrokerCore
-from seriatim_broker.core.values.messages import FORM_DELAYED, FORMS
+from seriatim_broker.core.values.messages import FORMS
 
 from ..faults import Options
 from .distances import Distances
@@ -42,7 +42,7 @@ class Setting:
         self.config = draw_limits(options, self.updates)
         self.partitions = [PartitionId(number + 1) for number in range(options.partition_count)]
         self.distances = Distances(seed, options)
-        self.forms = FORM_DELAYED if options.delayed_share else FORMS
+        self.forms = FORMS
         clocks = random.Random(f"clock {seed}")
         self._wrong_clock = clocks.choice([name for name, _ in self.slots()]) if options.one_clock_wrong else ""
 

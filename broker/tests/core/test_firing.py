@@ -30,7 +30,6 @@ from seriatim_broker.core.values.delayed import (
 )
 from seriatim_broker.core.values.ledger_rows import LedgerRowError
 from seriatim_broker.core.values.log import Batch, DueRow, PutBatch, StoredVolley, fired_in
-from seriatim_broker.core.values.messages import FORM_DELAYED
 from seriatim_broker.core.values.states import put
 
 from .support import M01, M10, MS, Bench, P, first_chain, header, sealed_chain
@@ -41,8 +40,6 @@ NAME = ledger_name(1)
 
 class Firing(Bench):
     """The master and server of open segment 1. The disk and the follower answer what they are asked."""
-
-    forms = FORM_DELAYED
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -67,7 +67,6 @@ class WaitingSegmentAway(Fault):
     """
 
     name = "segment with delayed messages away"
-    needs_delayed: ClassVar[bool] = True
     workloads = among(DELAYED)
 
     def __init__(self) -> None:
@@ -109,7 +108,6 @@ class ClockOfWaiting(Fault):
     """
 
     needs_shims: ClassVar[bool] = True
-    needs_delayed: ClassVar[bool] = True
     workloads = among(DELAYED)
 
     def __init__(self, shift_s: float, whose: Literal["server", "next master"]) -> None:

@@ -208,7 +208,6 @@ class Fault(ABC):
         own_cluster: Whether the fault needs a cluster of its own, which is thrown away afterwards.
         needs_shims: Whether it works through a preloaded library.
         needs_root: Whether only root can do it.
-        needs_delayed: Whether brokers must take delayed messages.
         accepts: Whether partitions must accept messages while it lasts (within a deadline). We promise this if one
             group, the coordinator or a client is lost.
         ends: Whether a broker may end by itself. If not, such an end fails the case.
@@ -228,7 +227,6 @@ class Fault(ABC):
     own_cluster: ClassVar[bool] = False
     needs_shims: ClassVar[bool] = False
     needs_root: ClassVar[bool] = False
-    needs_delayed: ClassVar[bool] = False
     accepts: bool = True
     ends: ClassVar[bool] = False
     cuts: ClassVar[bool] = False

@@ -34,12 +34,13 @@ from seriatim_api.errors import (
 from seriatim_api.ids import MemberId
 from seriatim_api.v1 import storage_pb2
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 """The format of all files in the directory. It is raised when older code could not read them, or would read them
 wrongly (docs/contributing/formats.md). Each start writes the format of its own version, before anything else.
 
 1, 2, 3   before any release
 4         what was optional must be there: packed tables, append times in windows, settings in control records
+5         delayed messages: older code would give them to readers before they are due
 """
 
 FORMAT_VERSION_MIN: Final = 4

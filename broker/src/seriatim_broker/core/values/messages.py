@@ -23,7 +23,7 @@ from .log import Batch, CursorState, HandOverId, HandOverState, LedgerChange, Ta
 from .producers import Table
 from .segment import PRODUCERS_DEFAULT
 
-FORMS = 0
+FORMS = 1
 """All forms that this version reads, as a sum of powers of two: a constant `FORM_…` for each.
 
 A form is what brokers of the version before do not read. A broker sends or writes it only to those that say that they
@@ -32,9 +32,7 @@ dropped.
 """
 
 FORM_DELAYED = 1
-"""The broker knows delayed messages. Code without it refuses fired ones, and gives delayed ones to readers at once. It
-is not in `FORMS` before this version does all of it.
-"""
+"""The broker knows delayed messages. Code without it refuses fired ones, and gives delayed ones to readers at once."""
 
 FORM_EXCLUSIVE = 2
 """The broker knows exclusive producers. Code without it takes batches of any program under the id of such a producer.

@@ -44,12 +44,13 @@ from ..coordinator.operator_lease import Guard, unguarded
 from ..coordinator.records import member_from_record, member_to_record
 from . import watermarks
 
-FORMAT_LEVEL = 3
+FORMAT_LEVEL = 4
 """The level of the records in the coordinator. It is raised when older code would read them wrongly: code that knows a
 lower level does not join (docs/contributing/formats.md). The controller writes it when all brokers read all forms.
 
 1, 2   before any release
 3      what records must say: sizes and first append times of segments, layouts of publications, digests of pages
+4      delayed messages may wait in segments (form `FORM_DELAYED`)
 """
 
 FORMAT_LEVEL_MIN = 3
