@@ -5,6 +5,7 @@ The programs run in processes of their own, because a fork of the test's process
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -44,6 +45,14 @@ def in_child(function):
     print("exit", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
+GRPC_CLOSES = re.compile(
+    r"^Exception in callback .*\nhandle: <Handle cancelled>\n(?:Traceback.*\n(?: .*\n)*)OSError: \[Errno 9\] .*\n", re.M
+)
+"""What gRPC prints if one thread frees the last channel of the process, and so closes gRPC's socket, while the event
+loop of another thread, whose channels are closed, just begins to read from it. Nothing is lost by it, and keeping that
+socket open would keep 2.4 KB for each event loop that has ended, and gRPC's thread, with which a process cannot fork.
+"""
+
 
 def output_of(program: str) -> list[str]:
     """What the program printed, to its error output too."""
@@ -57,7 +66,7 @@ def output_of(program: str) -> list[str]:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False
         )
     assert done.returncode == 0, done.stdout
-    return done.stdout.splitlines()
+    return GRPC_CLOSES.sub("", done.stdout).splitlines()
 
 
 def test_event_loops_that_follow_one_another_each_have_a_client() -> None:
