@@ -132,6 +132,11 @@ def test_third_copy_waits_for_a_member_of_the_group() -> None:
     assert heal.member in (C, D, E), "it does not come back"
     (heal,) = healed({B}, {**others, "g0": [A]}, [A, G])
     assert (heal.member in (C, D, E), heal.replaces) == (True, B), "one copy is left: it does not wait"
+    for away in (E, G):
+        back = E if away == G else G
+        live = {"g0": [A, B, back], "g1": [C, D]}
+        (heal,) = healed(set(), live, [A, B, E, G])
+        assert heal.member == back, "of four, the one that is there does not wait for the one that is away"
 
 
 def test_open_segment_grows_when_a_group_has_all_members() -> None:

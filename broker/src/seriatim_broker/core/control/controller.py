@@ -70,6 +70,7 @@ def plan_heals(
         min_copies: Below this number a segment does not wait.
     """
     heals: list[Heal] = []
+    running = {member for members in live.values() for member in members}
     for segment in chain.segments:
         if segment.state is not SegmentState.SEALED:
             continue
@@ -78,9 +79,9 @@ def plan_heals(
             continue
         replaced = next((member for member in segment.members if member in dead), None)
         there = live if len(left) < min_copies else expected
-        candidates = _candidates(segment.broker_group, set(segment.members), there)
-        member = healer(chain.partition, segment.no, candidates)
-        if member is not None and (there is live or any(member in members for members in live.values())):
+        candidates = filter(running.__contains__, _candidates(segment.broker_group, set(segment.members), there))
+        member = healer(chain.partition, segment.no, list(candidates))
+        if member is not None:
             heals.append(Heal(chain.partition, segment.no, member, replaced))
     return heals
 
