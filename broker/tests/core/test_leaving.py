@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
-from seriatim_api.ids import MemberId, RunId
+from seriatim_api.ids import MemberId, PartitionId, RunId
 from seriatim_broker.core.peers import candidates
 from seriatim_broker.core.values import effects as fx
 from seriatim_broker.core.values import events as ev
@@ -185,6 +186,22 @@ def test_open_segment_gets_the_member_of_its_group_that_it_lacks(why: str) -> No
     bench.read_chain(first_chain())
     (prepare,) = bench.sent(msg.PrepareRequest, M02)
     assert prepare.members == (M02, M00, M01)
+
+
+def test_masters_of_growing_segments_take_turns() -> None:
+    bench = opened_master()
+    bench.link(M02)
+    want(bench, (("g0", (M00, M01, M02)), *GROUPS[1:]))
+    (left, other), chain = (M00, M01), first_chain()
+    masters = Counter[MemberId]()
+    for partition in range(60):
+        members = (left, other) if partition % 2 else (other, left)
+        segment = replace(chain.open_segment, members=members)
+        master = candidates.next_master(bench.core.state, PartitionId(partition), segment)
+        assert master is not None
+        assert master != members[0], "a planned switch goes to another one"
+        masters[master] += 1
+    assert set(masters.values()) == {20}
 
 
 # ---- copies ---------------------------------------------------------------------------------------------

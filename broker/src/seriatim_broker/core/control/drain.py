@@ -37,10 +37,10 @@ def move_open_segment(broker: BrokerState, partition: Partition, no: int) -> Non
     if candidates.open_target(broker, chain):
         switch.begin_move(broker, partition)
         return
-    added = candidates.missing_member(broker, chain.open_segment)
-    if added is not None:
+    master = candidates.next_master(broker, partition.id, chain.open_segment)
+    if master is not None:
         group = chain.open_segment.broker_group
-        switch.begin_move(broker, partition, SwitchReason.PLANNED, group, added.broker)
+        switch.begin_move(broker, partition, SwitchReason.PLANNED, group, master.broker)
 
 
 def leave_full_disk(broker: BrokerState, partition: Partition) -> None:

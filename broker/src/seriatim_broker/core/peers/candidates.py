@@ -11,7 +11,7 @@ a group that was added after the chain was made (`send_chain`).
 
 from __future__ import annotations
 
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, PartitionId
 
 from ..state.broker import BrokerState
 from ..values.chain import Chain
@@ -130,17 +130,29 @@ def is_whole(broker: BrokerState, group: str) -> bool:
     return len(members) >= broker.config.min_copies and all(is_there(broker, member) for member in members)
 
 
-def missing_member(broker: BrokerState, segment: Segment) -> MemberId | None:
-    """A member of the segment's group that the segment lacks, if all members of the group are there; else None.
+def next_master(broker: BrokerState, partition: PartitionId, segment: Segment) -> MemberId | None:
+    """The master of the next segment if the segment lacks members of its group and all of them are there; else None.
 
-    None also while the group is passed over because it failed. So if two members cannot reach each other, the segment
-    does not get and lose a member again and again.
+    None also while the group is passed over because it failed, as far as this broker knows.
+
+    Rule `masters-by-turn` (I13): masters are spread over a group, also by growing. All members take turns. If it is the
+    turn of the old master, which a planned switch cannot choose, another member that the segment has takes it. Without
+    it:
+      1. In the only group, m0 restarts. All segments move to m1 and m2.
+      2. m0 is back, and becomes the master of each segment that grows. So after a restart of all, the last one to
+         come back sends all messages of the group.
     """
     group = segment.broker_group
     if _is_flapping(broker, group) or not is_whole(broker, group):
         return None
     members = broker.directory.broker_groups[group]
-    return next((member for member in members if member not in segment.members), None)
+    if all(member in segment.members for member in members):
+        return None
+    turn = (partition + segment.no) % len(members)
+    first, *others = members[turn:] + members[:turn]
+    if first != segment.master:
+        return first
+    return min(others, key=lambda member: member not in segment.members)
 
 
 def is_there(broker: BrokerState, member: MemberId) -> bool:
