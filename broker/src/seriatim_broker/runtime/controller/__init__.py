@@ -2,6 +2,7 @@
 
 controller               runs the duties below while this broker is elected
 caretaker                admits members, switches away from lost broker groups, has copies made
+heal_pace                when the caretaker scans all chains for what lacks a copy
 topics                   makes topics with all their partitions, lets them grow, deletes them
 consumer_groups          consumer groups that are made before a consumer joins; deletes unused ones
 consumer_group_growth    new partitions of a topic get the cursors of its consumer groups

@@ -1,7 +1,7 @@
 """What the controller does about members: it admits them, switches away from lost broker groups, and has copies made.
 
-It scans chains only when something happened: a broker group was lost, or a member was away for `heal_after_s`. It never
-scans all partitions on a timer.
+It scans chains when something happened: a broker group was lost, or a member was away for `heal_after_s`. With broker
+groups of three and more it also scans them on a timer (`heal_pace`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import structlog
-from seriatim_api.ids import MemberId
+from seriatim_api.ids import MemberId, PartitionId
 from seriatim_api.v1 import records_pb2
 
 from ...core.control.controller import (
@@ -36,23 +36,14 @@ from ..driver.driver import Driver
 from ..membership.directory import Directory
 from ..membership.election import Election
 from ..membership.registration import Identity
+from .heal_pace import HealPace, Lost
 
 HEALS_PER_PASS_MAX = 64
 MOVES_PER_PASS_MAX = 64
 """Open segments that get more members in one scan: as many planned switches as go to the coordinator at once."""
 
-HEAL_PASS_S = 0.5
-"""Pause between two scans while there is something to heal."""
-
 HEAL_IDLE_S = 5.0
 """Pause between two checks for members that were away for too long. A new disk is noticed at once."""
-
-FEWER_MEMBERS_S = 15.0
-"""Between two scans for segments that were opened without a member of their group. Only groups of three or more do
-that."""
-
-FEWER_MEMBERS_SHARE = 20
-"""And at least this many times as long as the last scan took: with many partitions, scans take 5 % of the time."""
 
 ADMITTED_LOOKS = 20
 ADMITTED_LOOK_S = 0.1
@@ -105,7 +96,8 @@ class Caretaker:
         self._changed = asyncio.Event()
         self._heal_changed = asyncio.Event()
         self._away_since: dict[MemberId, int] = {}
-        self._scan_due_us = self._scans = 0  # for segments with fewer members than their group
+        self._pace = HealPace()
+        self._moved_up_to = PartitionId(0)  # the last one that the last scan moved, if it left some out
         self._directory.on_change(self._changed.set)
         self._directory.on_change(self._heal_changed.set)
 
@@ -181,25 +173,21 @@ class Caretaker:
     # ---- healing ----
 
     async def heal(self) -> None:
-        """Have sealed segments copied if a member was away for longer than `heal_after_s`, or has lost its slot."""
-        looked_at: tuple[object, ...] | None = None
+        """Have segments copied that lack copies: a member was away for `heal_after_s`, lost its slot, or came back."""
         while True:
             await self._admit_all()  # first, so that the copies go to the new disk in the slot of the lost one
-            self._views()
-            dead, registered = self._dead(), self._registered()
+            running = self._running()
+            lost = Lost(self._dead(), self._registered())
             began_us = self._clock.monotonic_us()
-            look = (dead, registered, *self._returned(began_us))
-            if look != looked_at:
-                is_done = not await self._heal_pass(dead, registered)
-                looked_at = look if is_done else None  # if so, nothing is left to do for these
-                now_us = self._clock.monotonic_us()
-                pause_us = max(int(FEWER_MEMBERS_S * 1e6), FEWER_MEMBERS_SHARE * (now_us - began_us))
-                self._scan_due_us = now_us + pause_us
-            took_s = (self._clock.monotonic_us() - began_us) / 1e6
-            pause_s = HEAL_IDLE_S if looked_at == look else max(HEAL_PASS_S, 2 * took_s)
-            pause_s = min(pause_s, max(self._settings.heal_after_s / 4, 0.05))
+            if self._pace.is_due(began_us, lost, running, grows=self.copies_wanted() > self._settings.min_copies):
+                wanted = await self._heal_pass(lost.dead, lost.registered)
+                self._pace.note(began_us, self._clock.monotonic_us(), lost, running, wanted)
+            pause_s = self._pace.pause_us(self._clock.monotonic_us()) / 1e6
+            pause_s = min(
+                pause_s if pause_s > 0 else HEAL_IDLE_S, HEAL_IDLE_S, max(self._settings.heal_after_s / 4, 0.05)
+            )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._until_registered(registered), pause_s)
+                await asyncio.wait_for(self._until_registered(lost.registered), pause_s)
 
     async def _admit_all(self) -> None:
         """Admit brokers that registered, and wait up to 2 s until this broker knows of it too."""
@@ -223,22 +211,12 @@ class Caretaker:
         until_us = self._clock.monotonic_us() - self._settings.heal_after_s * 1e6
         return frozenset(member for member, since_us in self._away_since.items() if since_us <= until_us)
 
-    def _copies(self) -> int:
+    def copies_wanted(self) -> int:
+        """How many copies segments should have."""
         return self._directory.copies_wanted(self._settings.min_copies)
 
-    def _returned(self, now_us: int) -> tuple[frozenset[MemberId], int]:
-        """What else a scan depends on if segments may have been open with fewer members than they should have.
-
-        These are the members that run, and a number that rises when a scan is due anyway: a member may have been away,
-        or out of reach of one broker only, between two looks.
-        """
-        if self._copies() <= self._settings.min_copies:
-            return frozenset(), 0
-        running = frozenset(view.member for view in self._views() if view.is_live and not view.is_certified)
-        if now_us >= self._scan_due_us:
-            self._scan_due_us = 1 << 62  # until it is made
-            self._scans += 1
-        return running, self._scans
+    def _running(self) -> frozenset[MemberId]:
+        return frozenset(view.member for view in self._views() if view.is_live and not view.is_certified)
 
     async def _heal_pass(self, dead: frozenset[MemberId], registered: frozenset[MemberId]) -> int:
         """Begin up to 64 copies. Returns how many segments need one, now or when their length is known.
@@ -254,16 +232,17 @@ class Caretaker:
                 expected.setdefault(view.broker_group, []).append(view.member)
         live, expected = self._staying(live), self._staying(expected)
         cut_off = {broker for broker in self._directory.members if self._directory.unlinked(broker)}
-        copies, min_copies = self._copies(), self._settings.min_copies
+        copies, min_copies = self.copies_wanted(), self._settings.min_copies
         begun = released = moved = wanted = 0
+        after, self._moved_up_to = self._moved_up_to, PartitionId(0)  # some may never move, and others wait for a turn
         async for chain in self._chains():
             replaced = {member for segment in chain.segments for member in holders(segment)} - registered
             gone = dead | replaced
             # Segments that cannot be copied yet count too: nothing else shows that one was sealed or a member is back.
             wanted += sum(wants_copies(segment, gone, copies) for segment in chain.segments)
             move = plan_growth(chain, live, copies, cut_off)
-            if move is not None and moved < MOVES_PER_PASS_MAX:
-                moved += 1
+            if move is not None and moved < MOVES_PER_PASS_MAX and chain.partition > after:
+                moved, self._moved_up_to = moved + 1, chain.partition
                 self._driver.feed(move)
             for heal in plan_heals(chain, gone, live, expected, copies=copies, min_copies=min_copies):
                 begun += 1
@@ -276,6 +255,8 @@ class Caretaker:
                     released += 1
                     if released <= HEALS_PER_PASS_MAX:
                         self._driver.feed(release)
+        if moved < MOVES_PER_PASS_MAX:
+            self._moved_up_to = PartitionId(0)
         if begun:
             _log.info("healing", segments=begun, away=sorted(map(str, dead)))
         return wanted

@@ -133,7 +133,7 @@ class UnfinishedPublications:
             try:
                 record = writer_from_value(value) if value is not None else None
             except CorruptionError as exc:
-                _log.error("writer_unreadable", key=key, error=str(exc))
+                _log.error("record_unreadable", key=key, error=str(exc))
                 continue
             if record is not None and is_to_finish(record):
                 known = self._decided.get(key)
