@@ -235,6 +235,7 @@ async def test_the_limits_of_topics_are_followed() -> None:
         record = records_pb2.TopicRecord(name="small", partition_ids=[8], growing_partition_ids=[9])
         record.settings.message_size_bytes_max = 1000
         record.settings.delay_max_ms = 0
+        record.settings.retention_bytes = 70
         await world.coordinator.txn((), [Put(KEYS.topic("small"), record.SerializeToString())])
         await until(lambda: world.limits.of(8) is not None)
         assert world.limits.of(8) == world.limits.of(9) == (1 << 20, 1000)
@@ -247,3 +248,7 @@ async def test_the_limits_of_topics_are_followed() -> None:
         record.settings.message_size_bytes_max = 0
         await world.coordinator.txn((), [Put(KEYS.topic("small"), record.SerializeToString())])
         await until(lambda: world.limits.of(8) is None)
+        assert [world.limits.delays(no).retention_bytes for no in (1, 8, 9)] == [0, 70, 70]
+        record.settings.retention_bytes = 90
+        await world.coordinator.txn((), [Put(KEYS.topic("small"), record.SerializeToString())])
+        await until(lambda: world.limits.delays(8).retention_bytes == 90)

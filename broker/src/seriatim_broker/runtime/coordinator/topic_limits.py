@@ -20,7 +20,6 @@ class _Limits(NamedTuple):
     sizes: SizeLimits | None = None
     delays: DelayLimits = DelayLimits()
     is_exclusive: bool = False
-    retention_bytes: int = 0
 
 
 _DEFAULTS: Final = _Limits()
@@ -41,6 +40,8 @@ class TopicLimits:
         self._batch_bytes_max = batch_bytes_max
         self._by_partition: dict[int, _Limits] = {}
         self._partitions: dict[str, tuple[int, ...]] = {}  # of topics with other limits than most
+        self._kept: dict[str, tuple[int, tuple[int, ...]]] = {}  # `retention_bytes` of topics, and their partitions
+        self._kept_of: dict[int, int] = {}  # the same of partitions that were asked for
         self._ready: dict[str, tuple[int, ...]] = {}  # partition ids of all topics that are ready
 
     def partitions_of(self, topic: str) -> tuple[int, ...]:
@@ -53,8 +54,14 @@ class TopicLimits:
 
     def delays(self, partition: int) -> KnownDelayLimits:
         """The limits of delays of a partition's topic."""
-        known = self._by_partition.get(partition, _DEFAULTS)
-        return KnownDelayLimits(known.delays, self.is_current(), known.retention_bytes)
+        delays = self._by_partition.get(partition, _DEFAULTS).delays
+        kept = self._kept_of.get(partition)
+        if (
+            kept is None
+        ):  # only partitions that get delayed messages are asked for: an entry for each would cost 90 bytes
+            found = (size for size, partitions in self._kept.values() if partition in partitions)
+            kept = self._kept_of[partition] = next(found, 0)
+        return KnownDelayLimits(delays, self.is_current(), kept)
 
     def is_exclusive(self, partition: int) -> bool:
         """Whether a partition's topic takes messages of exclusive producers only."""
@@ -71,15 +78,17 @@ class TopicLimits:
         for partition in self._partitions.pop(topic, ()):
             del self._by_partition[partition]
         self._ready.pop(topic, None)
+        self._kept.pop(topic, None)
+        self._kept_of.clear()
         if record is None:
             return
         if record.state == records_pb2.TOPIC_STATE_READY:
             self._ready[topic] = tuple(record.partition_ids)
         settings = record.settings
-        limits = _Limits(
-            self.of_settings(settings), delay_limits_of(settings), settings.exclusive_only, settings.retention_bytes
-        )
+        partitions = (*record.partition_ids, *record.growing_partition_ids)
+        if settings.retention_bytes:
+            self._kept[topic] = settings.retention_bytes, partitions
+        limits = _Limits(self.of_settings(settings), delay_limits_of(settings), settings.exclusive_only)
         if limits != _DEFAULTS:
-            partitions = (*record.partition_ids, *record.growing_partition_ids)
             self._partitions[topic] = partitions
             self._by_partition.update(dict.fromkeys(partitions, limits))

@@ -342,6 +342,9 @@ class Retention:
         nothing of the segment is dropped. An answer only rises, so it is kept.
         """
         segment = led.chain.open_segment
+        if not led.has_delayed and not any(sealed.delayed_until_ms for sealed in led.chain.segments):
+            self._pending.pop(led.partition, None)
+            return no, start
         known = self._pending.setdefault(led.partition, {})
         for gone in known.keys() - {segment.no for segment in led.chain.segments}:
             del known[gone]
