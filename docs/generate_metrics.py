@@ -105,7 +105,7 @@ def exported() -> dict[str, list[Exported]]:
 
 def _cluster() -> ClusterMeter:
     clock: Any = SimpleNamespace(monotonic_us=int)
-    return ClusterMeter("b", _NOTHING, _NOTHING, bool, bool, clock)
+    return ClusterMeter("b", _NOTHING, _NOTHING, bool, bool, int, clock)
 
 
 def _broker() -> list[Exported]:

@@ -441,13 +441,9 @@ class Broker:
         self._feed = TopicFeed(runtime.coordinator, self._keys)
         self._news = TopicChanges(runtime.coordinator, self._keys, lambda: runtime.lease.is_held, topic_limits)
         self._cluster_meter = ClusterMeter(
-            settings.broker,
-            self._feed,
-            self._directory_of_members,
-            runtime.is_there,
-            lambda: self._controller.election.is_controller,
-            self._clock,
-        )
+            settings.broker, self._feed, self._directory_of_members, runtime.is_there,
+            lambda: self._controller.election.is_controller, runtime.copies_wanted, self._clock,
+        )  # fmt: skip
         for collector in (self._meter, self._topic_meter, self._cluster_meter):
             self._exposition.add(collector)
 

@@ -109,7 +109,7 @@ class Shown:
         clock: Any = SimpleNamespace(monotonic_us=lambda: self.now_us)
         no_brokers: Any = SimpleNamespace(broker_groups=dict)
         self.meter = ClusterMeter(
-            "a-0", cast(Any, self.feed), no_brokers, lambda member: True, lambda: self.is_controller, clock
+            "a-0", cast(Any, self.feed), no_brokers, lambda member: True, lambda: self.is_controller, lambda: 3, clock
         )
 
     def page(self) -> dict[str, float]:
@@ -142,6 +142,7 @@ async def test_only_the_controller_has_values_and_only_while_its_page_is_read(sh
     assert shown.page() == {}
     await shown.until_followed(True)
     assert shown.page()["seriatim_cluster_partitions"] == 4
+    assert shown.page()["seriatim_cluster_partitions_fewer_copies"] == 4, "the controller has three made"
     shown.is_controller = False
     await shown.until_followed(False)
     assert shown.page() == {}

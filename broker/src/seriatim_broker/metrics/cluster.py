@@ -19,8 +19,6 @@ from typing import Final, Protocol
 from prometheus_client.core import GaugeMetricFamily, Metric
 from seriatim_api.ids import MemberId
 
-from ..core.values.config import BrokerConfig
-from ..core.values.placement import copies_wanted
 from ..interfaces.clock import Clock
 from ..runtime.coordinator.topic_feed import Standing, TopicFeed, WatchedTopics
 
@@ -29,8 +27,6 @@ LOOK_S: Final = 1.0
 
 UNREAD_S: Final = 300.0
 """If the page was not read for this long, the cluster is not followed any more."""
-
-MIN_COPIES: Final = BrokerConfig().min_copies
 
 _GAUGES: Final = {
     "topics": "Topics of the cluster",
@@ -70,6 +66,7 @@ class ClusterMeter:
         members: The brokers of the cluster.
         is_there: Whether a member is admitted and runs, as far as this broker knows.
         is_controller: Whether this broker is the controller.
+        copies_wanted: How many copies the controller has made.
         clock: Says how long the page was not read.
     """
 
@@ -78,6 +75,7 @@ class ClusterMeter:
     _members: Members
     _is_there: Callable[[MemberId], bool]
     _is_controller: Callable[[], bool]
+    _copies_wanted: Callable[[], int]
     _clock: Clock
     _is_read: asyncio.Event = field(default_factory=asyncio.Event)
     _read_at_us: int = 0
@@ -106,8 +104,7 @@ class ClusterMeter:
             self._followed = None
 
     def _partition_figures(self, standings: Mapping[Standing, int]) -> dict[str, int]:
-        sizes = map(len, self._members.broker_groups().values())
-        return partition_figures(standings, self._is_there, copies_wanted(sizes, MIN_COPIES))
+        return partition_figures(standings, self._is_there, self._copies_wanted())
 
     def _was_read(self) -> bool:
         return self._clock.monotonic_us() - self._read_at_us < UNREAD_S * 1e6

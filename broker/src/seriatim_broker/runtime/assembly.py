@@ -176,7 +176,7 @@ class Runtime:
             coordinator, keys, self.driver, ground.storage, clock, retention, self.stage_floors, self.lost_records
         )  # fmt: skip
         self.delayed = DelayedCounts(core, self.driver, ground.storage, clock, broker)
-        self.is_there = caretaker.is_there
+        self.is_there, self.copies_wanted = caretaker.is_there, caretaker.copies_wanted
         self.gate = RestartGate(coordinator, keys, self.driver, self.directory)
 
     async def _measure(self, broker: str, deadline_s: float) -> Measured:

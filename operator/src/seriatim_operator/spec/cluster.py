@@ -507,8 +507,9 @@ class BrokerClusterSpec(Model):
             "the number of members is decided when a broker group is made; make a new cluster and move the topics to it"
         ),
     ] = 2
-    """Members of each broker group. Each message is on the disks of that many members: with 3, any two of these
-    may be lost. For more throughput raise `groups` instead."""
+    """Members of each broker group. Each message is on the disks of that many members, so with 3 any two of
+    these may be lost; it is on fewer if it was sent while a member was away and no other group was complete, until it
+    is copied. For more throughput raise `groups` instead."""
     image: (
         Annotated[
             str,
