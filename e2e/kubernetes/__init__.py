@@ -11,6 +11,7 @@ The command line (`__main__`) runs the suite again with the cluster's DNS, and s
     release      the chart in that namespace
 
     traffic      producer and reader of a case, their judgement, and the gap between acknowledgements
+    delayed      delayed messages beside that traffic
     outsider     a client outside of Kubernetes
     machines     nodes and containers: kills them, freezes them, and brings them back
     coordinator  etcd of the chart, and how to replace a member of it

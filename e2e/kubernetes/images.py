@@ -31,10 +31,9 @@ SPARK: Final = "spark"
 SPARK_DIRECTORY: Final = "of-spark"
 ETCD_TAG: Final = "e2e"
 """The tag of etcd's image. It is made of binaries that do not change with our sources."""
-PREVIOUS: Final = "8b823d422fdc87afbe509463497d2fe90e69830e"
-"""The commit with which an upgrade begins: the first one with protocol 2, level 3 and disk format 4 (ADR 0085)
-whose messages and control records are arrays (ADR 0087) and whose producer tables forget by the log (ADR 0086). The
-numbers were not released before.
+PREVIOUS: Final = "6eaa330eddba7ead170ceadf8222581019665af2"
+"""The commit with which an upgrade begins: it has this schema of batches (ADR 0088), does not know delayed messages,
+and refuses batches with marks that it does not know. Its numbers were not released before.
 
 A tag would not do, because a clone may have no tags. No version has been released.
 """
