@@ -21,6 +21,8 @@ NO_SUCH_VALUE = """
     OpenWriterRequest.incarnation PublishRequest.epoch PublishRequest.owner ListWritersResponse.next_after
     GetOffsetsRequest.incarnation PlanRangeRequest.cut_bytes RetryPolicy.grant_ms ChainRecord.chain_width
     BrokerGroupRecord.weight OpenRange.epoch Gap.to_index
+    AcquireRequest.epoch ReleaseOwnerRequest.epoch ListOwnersRequest.topic ListOwnersRequest.after
+    ListOwnersResponse.next
 """
 """Zero or empty is no value that these can have: a window, a limit, a port, a length or an end of 0, no name, a
 number that begins at 1 (epochs of groups, writers and chains, partition ids). So it stands for absent."""
@@ -47,7 +49,7 @@ TOLD = """
     ClusterRecord.rebuild_begun_ms
     CursorRecord.oldest CursorRecord.handover_epoch
     WriterRecord.opened_at_ms RowLayout.batch_bytes SegmentRecord.delayed_until_ms
-    PublishResponse.parts ReadStagedResponse.header
+    PublishResponse.parts ReadStagedResponse.header AcquireReply.owner_text AcquireReply.reason
 """
 """What a broker or a record reports. Zero or empty is *not known* or *none*: no offset, time, epoch or text that is
 reported is zero or empty. Code that reads it asks for that."""

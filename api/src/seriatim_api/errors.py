@@ -218,9 +218,27 @@ class ProducerError(SeriatimError):
 
 
 class ProducerFencedError(ProducerError):
-    """The broker knows a newer producer epoch of this producer id, so it refuses the older one."""
+    """The broker knows a newer producer epoch of this producer id, so it refuses the older one.
+
+    Of a producer with an owner: another program has the name now, and this producer has ended.
+    """
 
     number = 200
+
+    @property
+    def name(self) -> str:
+        """The name that the program has lost; empty: the producer had no owner."""
+        return self.details.get("name", "")
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch; 0: it is not known."""
+        return int(self.details.get("epoch", "0"))
+
+    @property
+    def owner(self) -> str:
+        """What the program calls itself that has the name now; empty: it is not known."""
+        return self.details.get("owner", "")
 
 
 class SequenceGapError(ProducerError):

@@ -19,9 +19,16 @@ FIRST_SEQUENCE: Final = 1
 """The sequence of an owner's first message in a partition."""
 
 
-def exclusive_producer(incarnation: str, name: str) -> bytes:
-    """The producer id of a name in a topic, the same in all partitions. `incarnation` is that of the topic."""
-    text = f"{incarnation}/{name}"
+def exclusive_producer(partition: int, name: str) -> bytes:
+    """The producer id of a name in a topic, the same in all partitions. `partition` is the id of its partition 0.
+
+    No other topic ever has a partition with that id. The incarnation of the topic is another one after a rebuild of the
+    coordinator. With it:
+      1. Owner 5 is frozen. The coordinator loses its data, and is rebuilt.
+      2. Another program acquires the name, under another producer id.
+      3. Program 5 wakes up. The partitions know it as the newest owner of its producer id, and take its messages.
+    """
+    text = f"{partition}/{name}"
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"exclusive").digest() + EXCLUSIVE_MARK
 
 

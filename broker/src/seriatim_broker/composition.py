@@ -70,6 +70,7 @@ from .rpc.servicers.balancing import BalancingServicer, measure_traffic
 from .rpc.servicers.dead_letters import DeadLettersServicer
 from .rpc.servicers.delayed import DelayedServicer, count_delayed
 from .rpc.servicers.operations import OperationsServicer
+from .rpc.servicers.owners import OwnersServicer
 from .rpc.servicers.publications import PublicationsServicer
 from .rpc.servicers.ranges import RangesServicer
 from .rpc.servicers.routing import RoutingServicer
@@ -468,10 +469,8 @@ class Broker:
         )
 
     async def _listen(self) -> None:
-        """Open the port for clients, the one for links and, if there are settings for them, the other ports.
-
-        Clients outside have a port of their own, and streams over gRPC only.
-        """
+        """Open all ports. Clients outside have a port of their own, and streams over gRPC only."""
+        owners = OwnersServicer(self._services, self._forwards.masters, self._leads)
         self._runtime.delayed.on_ask(partial(count_delayed, self._calls))
         members = self._directory_of_members
         inside = Addresses(members, members.client_address, members.stream_port)
@@ -480,12 +479,12 @@ class Broker:
         if self.settings.stream_listen:
             stream_port = int((await self._streams.start(self.settings.stream_listen)).rpartition(":")[2])
             stream_port = self.settings.stream_advertise_port or stream_port
-        await self._serve(self.settings.listen, inside, stream_port)
+        await self._serve(self.settings.listen, inside, owners, stream_port)
         await self._listener.start(self._bound_links or self.settings.links)
         if self.settings.external_listen:
-            await self._serve(self.settings.external_listen, Addresses(members, members.external_address), 0)
+            await self._serve(self.settings.external_listen, Addresses(members, members.external_address), owners, 0)
 
-    async def _serve(self, listen: str, addresses: Addresses, stream_port: int) -> None:
+    async def _serve(self, listen: str, addresses: Addresses, owners: OwnersServicer, stream_port: int) -> None:
         server = grpc.aio.server(interceptors=(ServedCalls(),), options=SERVER_OPTIONS)
         server.add_generic_rpc_handlers(
             (
@@ -512,6 +511,7 @@ class Broker:
         dead_letters_pb2_grpc.add_DeadLettersServicer_to_server(dead_letters, server)  # type: ignore[no-untyped-call]
         delayed = DelayedServicer(self._services, self._calls, addresses, self._runtime.delayed.pending)
         delayed_pb2_grpc.add_DelayedServicer_to_server(delayed, server)  # type: ignore[no-untyped-call]
+        owners.add_to(server)
         balancing = BalancingServicer(self._services, self._controller, self._calls)
         operations_pb2_grpc.add_BalancingServicer_to_server(balancing, server)  # type: ignore[no-untyped-call]
         self._open_port(server, listen)

@@ -15,7 +15,7 @@ from seriatim_broker.core.values.owners import OwnerRead, OwnerRecord, ReadOwner
 
 from .support import M01, Bench, P, first_chain, header
 
-OWNED = exclusive_producer("incarnation", "loader")
+OWNED = exclusive_producer(1, "loader")
 
 
 class Owned(Bench):
@@ -155,7 +155,7 @@ def test_what_was_read_does_not_count_in_the_next_segment_or_after_an_append() -
 def test_many_unknown_producers_are_bounded() -> None:
     bench = master()
     for number in range(100):
-        sent = header(1, 1, 5, exclusive_producer("incarnation", str(number)))
+        sent = header(1, 1, 5, exclusive_producer(1, str(number)))
         bench.do(ev.Append(number + 1, P, sent, b"body", 1, True, ev.AckLevel.REPLICATED))
     assert len(bench.looks()) == 64
 

@@ -237,7 +237,7 @@ async def test_a_topic_for_exclusive_producers_refuses_others_by_what_is_known(
     await core.until_count(1)
     services.topic_limits.is_current = lambda: True
     call.send(1)
-    call.send(1, producer=exclusive_producer("i", "loader"))
+    call.send(1, producer=exclusive_producer(1, "loader"))
     await core.until_count(3)
     assert [type(event.refuse_new) for event in core.appends] == [
         errors.OverloadedError, errors.BadRequestError, type(None),

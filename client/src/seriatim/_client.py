@@ -60,8 +60,9 @@ if TYPE_CHECKING:
     from seriatim._ranges.records import LostRange, PartitionOffset, RangePlan, RetainedRange
     from seriatim._transport.append import AppendLinks
     from seriatim._transport.cancellations import Cancellations
+    from seriatim._transport.ownership import Ownership
     from seriatim._values.partitioner import Partitioner
-    from seriatim._values.records import Assignment, Gap, GroupChange
+    from seriatim._values.records import Assignment, Gap, GroupChange, Topic
     from seriatim._values.tls import Tls
     from seriatim.history import HistoryWriter, MemoryHistory
 
@@ -196,6 +197,9 @@ class Client:
             IllegalNameError: A topic cannot have this name.
             CoordinatorBehindError: The coordinator has lost the topic, and was not rebuilt within 10 s.
             UnavailableError: No broker answered within 10 s.
+            DeadlineExceededError: With `owner`: another program still has the name after `acquire_timeout_s`, or a
+                partition has no master. The text names it.
+            PreconditionError: With `owner`: another producer of this process has the name or waits for it.
         """
         settings = settings_of(ProducerSettings, options, "a producer")
 
@@ -203,14 +207,27 @@ class Client:
             answer, (kind, route_of, links) = await self._ask_and_load(topic, _load_producer)
             if self._links is None:
                 self._links = links(self._carriages, self.name)
+            ownership = await self._acquire(told_topic(answer), settings) if settings.owner is not None else None
             producer = kind(
                 told_topic(answer), list(map(route_of, answer.routes)), settings, self._caller, self._links,
-                self._recorder,
+                self._recorder, ownership=ownership,
             )  # fmt: skip
             self._closers.append(lambda flush: producer.close(None if flush else 0))
             return producer
 
         return Opening(begin)
+
+    async def _acquire(self, topic: Topic, settings: ProducerSettings) -> Ownership:
+        """Wait until this program is the owner of a name."""
+        from seriatim._transport.ownership import Ownership
+
+        assert settings.owner is not None
+        ownership = Ownership(
+            topic, settings.owner, settings.session_ms, take_over=settings.take_over, caller=self._caller,
+            channels=self._channels,
+        )  # fmt: skip
+        await ownership.acquire(settings.acquire_timeout_s)
+        return ownership
 
     def writer(
         self,

@@ -121,6 +121,11 @@ class Producer(Held[producer.Producer]):
     flush = waits(producer.Producer.flush)
     close = waits(producer.Producer.close)
 
+    @property
+    def epoch(self) -> int:
+        """See `seriatim.Producer.epoch`."""
+        return self._inner.epoch
+
     def __enter__(self) -> Self:
         return self
 

@@ -1346,18 +1346,19 @@ class OwnerRecord(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
+    PARTITION_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     OWNER_TEXT_FIELD_NUMBER: _builtins.int
     ACQUIRED_AT_MS_FIELD_NUMBER: _builtins.int
     IS_RELEASED_FIELD_NUMBER: _builtins.int
+    SESSION_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
-    incarnation: _builtins.str
-    """of the topic"""
+    partition_id: _builtins.int
+    """of the topic's partition 0"""
     name: _builtins.str
-    """the producer id is a hash of incarnation and name"""
+    """the producer id is a hash of this partition id and the name"""
     epoch: _builtins.int
     """how often the owner has changed: the producer epoch of its batches"""
     owner: _builtins.bytes
@@ -1367,21 +1368,24 @@ class OwnerRecord(_message.Message):
     acquired_at_ms: _builtins.int
     is_released: _builtins.bool
     """the owner has given the name up"""
+    session_ms: _builtins.int
+    """how long the owner may be silent"""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        incarnation: _builtins.str = ...,
+        partition_id: _builtins.int = ...,
         name: _builtins.str = ...,
         epoch: _builtins.int = ...,
         owner: _builtins.bytes = ...,
         owner_text: _builtins.str = ...,
         acquired_at_ms: _builtins.int = ...,
         is_released: _builtins.bool = ...,
+        session_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquired_at_ms", b"acquired_at_ms", "epoch", b"epoch", "incarnation", b"incarnation", "is_released", b"is_released", "name", b"name", "owner", b"owner", "owner_text", b"owner_text", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquired_at_ms", b"acquired_at_ms", "epoch", b"epoch", "is_released", b"is_released", "name", b"name", "owner", b"owner", "owner_text", b"owner_text", "partition_id", b"partition_id", "session_ms", b"session_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -96,8 +96,12 @@ def give_up_all(queue: BatchQueue, error: ReplyError, effects: list[Effect]) -> 
 
 def _go_on_in_next_epoch(queue: BatchQueue, at: int, error: ReplyError, effects: list[Effect]) -> None:
     """From position `at` on: settle the doubtful batches as unknown, and number the others from 0 in the next producer
-    epoch.
+    epoch. The producer of an owner ends instead, because only another election can give it the next epoch.
     """
+    if queue.is_owned:
+        queue.ended = error
+        give_up_all(queue, error, effects)
+        return
     # Rule `client-same-epoch` (GAP, I1): after an unknown batch the next producer epoch begins. Without it:
     # 1. P sends a with sequence 5, gets no answer, and gives a up as unknown. The master has stored a.
     # 2. P sends b, which has as many messages as a, with sequence 5 in the same producer epoch.

@@ -22,6 +22,7 @@ are ignored: after a batch got a new number, only replies to producer runs from 
 from __future__ import annotations
 
 from seriatim_api.errors import DeadlineExceededError, ProducerFencedError, SequenceGapError
+from seriatim_api.exclusive import FIRST_SEQUENCE
 
 from .abandonment import answer_gap, give_up, give_up_all, give_up_overdue
 from .master import US_PER_MS, Master
@@ -84,6 +85,8 @@ class PartitionProducer(State):
         self._config = config
         self._master = Master(config, route)
         self._queue = BatchQueue(ProducerRun(config.window_batches_max, config.window_bytes_max))
+        if config.epoch:
+            self._queue.epoch, self._queue.next_sequence, self._queue.is_owned = config.epoch, FIRST_SEQUENCE, True
         self._ended: ReplyError | None = None
 
     # ---- what the caller may look at -----------------------------------------------------------------
@@ -183,6 +186,8 @@ class PartitionProducer(State):
             case Timer():
                 pass
         give_up_overdue(self._queue, now_us, self._config.delivery_timeout_ms, effects)
+        if self._queue.ended is not None and self._ended is None:
+            self._end(self._queue.ended, effects)
         if self._queue.batches:
             self._go_on(now_us, effects)
         return effects

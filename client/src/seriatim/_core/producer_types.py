@@ -22,6 +22,8 @@ class ProducerConfig:
     """The time after which the producer gives a batch up, from when the application gave its oldest message."""
     reply_timeout_ms: int = 1000
     """If the master owes a reply for this time, the producer complains."""
+    epoch: int = 0
+    """The epoch of the owner of a name, which is the producer epoch of all batches; 0: the producer has no owner."""
     backoff_ms_min: int = 5
     backoff_ms_max: int = 200
 

@@ -31,6 +31,8 @@ class BatchQueue(State):
     size_bytes: int = 0
     epoch: int = 0  # the producer epoch of the next batch; below, its sequence
     next_sequence: int = 0
+    is_owned: bool = False  # the producer epoch is that of an owner, and no other one may begin here
+    ended: ReplyError | None = None  # so the producer has ended
 
     def append(self, event: Enqueue, deadline_us: int) -> None:
         """Number a new batch and put it after all others."""

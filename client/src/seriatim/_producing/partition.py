@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from seriatim._core.producer import (
     Abandon,
     Connected,
     Disconnected,
+    Ended,
     Enqueue,
     Event,
     OpenStream,
@@ -77,6 +78,8 @@ class Shared:
     batch_bytes_max: int  # the payload of a full batch, however far the broker is
     recorder: Recorder | None
     failure: Failure
+    epoch: int  # of the owner of a name; 0: the producer has no owner
+    ended: Callable[[ReplyError, dict[str, str]], None]  # an owner's producer has ended, because of this reply
     stage: bytes  # the id of the chunk that is staged; empty: the producer does not stage
 
 
@@ -115,6 +118,7 @@ class PartitionSender:
         self._batches: dict[int, _Batch] = {}
         self._kept: list[int] = []
         self._position = 0  # how many messages this producer has put into batches here
+        self._refusal_details: dict[str, str] = {}
         self._refusal = ""  # what the newest refusal said; empty since a batch was accepted
 
     @property
@@ -278,7 +282,7 @@ class PartitionSender:
         if error is None:
             self._refusal = ""
         elif error.number != RunRefusedError.number:  # it only means that an earlier batch was refused
-            self._refusal = error.message
+            self._refusal, self._refusal_details = error.message, dict(reply.error.details)
         route = route_of(reply.route) if reply.HasField("route") else None
         event = Replied(
             reply.producer_epoch, reply.base_sequence, reply.run, reply.offset, reply.append_time_ms, error, route,
@@ -320,6 +324,8 @@ class PartitionSender:
                 self._open(effect.address)
             elif isinstance(effect, Resolve):
                 self._shared.routes.resolve(self, effect)
+            elif isinstance(effect, Ended) and self._shared.epoch:
+                self._shared.ended(effect.error, self._refusal_details)
         if self._kept:
             self._drop_kept()
         self._turns.wake_core(self, self.core.wake_at_us)

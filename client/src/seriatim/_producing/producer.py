@@ -16,6 +16,8 @@ from seriatim_api.errors import (
     MessageTooLargeError,
     OverloadedError,
     PartitionOutOfRangeError,
+    PreconditionError,
+    ProducerFencedError,
     SeriatimError,
 )
 from seriatim_api.v1 import common_pb2
@@ -37,6 +39,7 @@ from seriatim._runtime.failure import Failure, attempt
 from seriatim._runtime.logs import guarded
 from seriatim._topic_changes import TopicChanges
 from seriatim._transport.append import AppendLinks
+from seriatim._transport.ownership import Ownership
 from seriatim._transport.unary import Caller
 from seriatim._values.headers import BytesLike, Headers
 from seriatim._values.records import Topic
@@ -95,10 +98,12 @@ class Producer:
         links: AppendLinks,
         recorder: Recorder | None,
         stage: bytes = b"",
+        ownership: Ownership | None = None,
     ) -> None:
         self._stage = stage
         self.topic = topic.name
-        self.producer_id = os.urandom(16)
+        self._ownership = ownership
+        self.producer_id = os.urandom(16) if ownership is None else ownership.producer_id
         self.settings = settings
         self._known = topic
         self._take_limits(topic)
@@ -118,8 +123,10 @@ class Producer:
             int.from_bytes(self.producer_id[:4], "little") % len(self._partitions),
         )
         self._since_yield_bytes = 0
-        self._is_closed = False
+        self._is_closed = self._is_ended = False
         self._topic_changes = TopicChanges(caller, topic, self._grow, self._failure.happened, self._look_found_gone)
+        if ownership is not None:
+            ownership.on_lost(self._end_with)
         growth, backlog = self._topic_changes, self._backlog
         self._routes.watch(self._partitions[0], lambda: not growth.is_told and not backlog.message_count)
 
@@ -139,6 +146,8 @@ class Producer:
             batch_bytes_max=self._batch_bytes_max,
             recorder=recorder,
             failure=self._failure,
+            epoch=self.epoch,
+            ended=self._owner_ended,
             stage=self._stage,
         )
         return [
@@ -151,6 +160,7 @@ class Producer:
             window_batches_max=self.settings.window_batches,
             delivery_timeout_ms=self.settings.delivery_timeout_ms,
             reply_timeout_ms=self.settings.reply_timeout_ms,
+            epoch=self.epoch,
         )
         partition = PartitionSender(self._shared, number, partition_id, config, route)
         self._links.register(partition_id, self.producer_id, partition)
@@ -180,6 +190,11 @@ class Producer:
         """Use the partitions that were added to the topic. From now on keys are spread over all partitions."""
         for number in range(len(self._partitions), topic.partition_count):
             self._partitions.append(self._make_partition(number, topic.partition_ids[number], route_of(routes[number])))
+
+    @property
+    def epoch(self) -> int:
+        """With `owner`: the epoch of this program, which is higher than that of each earlier owner. Otherwise 0."""
+        return self._ownership.epoch if self._ownership is not None else 0
 
     @property
     def partition_count(self) -> int:
@@ -214,7 +229,26 @@ class Producer:
         self._topic_gone(deleted(self.topic, made_again=made_again))
 
     def _topic_gone(self, error: SeriatimError) -> None:
-        """The topic was deleted, or a broker speaks another protocol: settle everything, and refuse later sends."""
+        """The topic was deleted, or a broker speaks another protocol."""
+        self._end_with(error)
+
+    def _owner_ended(self, error: ReplyError, details: dict[str, str]) -> None:
+        """A partition refuses this program, or one of its messages is unknown. No later one can have a number then."""
+        assert self._ownership is not None
+        if error.number == ProducerFencedError.number:
+            self._end_with(self._ownership.fenced(error.message, details))
+        else:
+            self._end_with(
+                PreconditionError(
+                    f"the producer has ended, because an outcome is not known ({error.message}): make a new one"
+                )
+            )
+
+    def _end_with(self, error: SeriatimError) -> None:
+        """Settle everything, and refuse later sends with this error."""
+        if self._is_ended:
+            return
+        self._is_ended = True
         self._backlog.close(error)
         reason = ReplyError(error.number, error.message)
         for partition in self._partitions:
@@ -543,6 +577,8 @@ class Producer:
                 self._failure.raise_for(exc)
         await self._topic_changes.close()
         await self._routes.close()
+        if self._ownership is not None:
+            await self._ownership.close()
         return self._backlog.result()
 
     def _end(self) -> None:

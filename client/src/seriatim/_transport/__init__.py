@@ -7,6 +7,7 @@ The pure cores decide what goes over the streams, and when. This package has con
     reasons        why connections failed, for humans
     unary          questions: to one broker after another, until one answers
     cancellations  cancellations of delayed messages: those of a segment together, at the broker that answered last
+    ownership      the call of a program that wants a name that one program at a time has
     silence        notices that no broker answers
     append         streams of batches to masters
     consume        streams of deliveries from servers

@@ -12,8 +12,9 @@ from typing import Final, Literal, NamedTuple, TypedDict
 
 from seriatim_api.batch import DELIVERY_TIMEOUT_MS_MAX
 from seriatim_api.errors import BadRequestError
+from seriatim_api.ids import check_name
 
-from seriatim._values.arguments import check_callback, check_number, check_whole, takes_options
+from seriatim._values.arguments import check_callback, check_number, check_text, check_whole, takes_options
 from seriatim._values.partitioner import Partitioner, partition_of_key
 from seriatim._values.records import AckLevel
 
@@ -27,6 +28,8 @@ BATCH_SIZE_BYTES: Final = 256 << 10
 BATCH_SIZE_BYTES_MAX: Final = 512 << 10
 CREDIT_BYTES_MIN: Final = 1 << 16
 IN_FLIGHT_MAX: Final = 100_000
+OWNER_SESSION_MS_MIN: Final = 500
+OWNER_SESSION_MS_MAX: Final = 60_000
 SESSION_MS_MIN: Final = 2000
 """The least session: some heartbeats (one every 500 ms) and a question to another broker must fit into it."""
 
@@ -70,6 +73,16 @@ class ProducerSettings:
     broker."""
     partitioner: Partitioner = partition_of_key
     """The function that chooses the partition of a key."""
+    owner: str | None = None
+    """A name in the topic that one program at a time has. The producer begins when this program is the owner, and ends
+    with a `ProducerFencedError` when another one is. None: the producer has no owner."""
+    acquire_timeout_s: float | None = None
+    """With `owner`: how long to wait for the name, in seconds. None: without a limit."""
+    take_over: bool = False
+    """With `owner`: whether to take the name away from the program that has it."""
+    session_ms: int = 2000
+    """With `owner`: if brokers hear nothing of this program for this time, in ms, another one may become the owner; 500
+    to 60,000."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.ack_level, AckLevel):
@@ -87,6 +100,14 @@ class ProducerSettings:
                 f"partitioner is a function of a key and the number of partitions, not {self.partitioner!r}"
             )
         check_callback("partitioner", self.partitioner)
+        check_text("owner", self.owner, "for a producer without an owner")
+        if self.owner is not None:
+            check_name(self.owner, "owner")
+        elif self.take_over or self.acquire_timeout_s is not None:
+            raise BadRequestError("take_over and acquire_timeout_s are options of a producer with an owner")
+        if self.acquire_timeout_s is not None:
+            check_number("acquire_timeout_s", self.acquire_timeout_s, 0, "seconds")
+        check_whole("session_ms", self.session_ms, OWNER_SESSION_MS_MIN, OWNER_SESSION_MS_MAX)
         if self.compression not in (None, "lz4", "zstd"):
             raise BadRequestError(f"there is no compression {self.compression!r}: lz4, zstd or None")
 
@@ -108,6 +129,10 @@ class ProducerOptions(TypedDict, total=False):
     delivery_timeout_ms: int
     reply_timeout_ms: int
     partitioner: Partitioner
+    owner: str | None
+    acquire_timeout_s: float | None
+    take_over: bool
+    session_ms: int
 
 
 @takes_options("a consumer")

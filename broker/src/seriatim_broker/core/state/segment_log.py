@@ -78,11 +78,15 @@ class Held(NamedTuple):
 
 
 class OwnerLook(NamedTuple):
-    """A read of the record of an exclusive producer's owner. `serial` is that of a read under way."""
+    """A read of the record of an exclusive producer's owner. `serial` is that of a read under way.
+
+    `epoch`: that of the batch for which it is read.
+    """
 
     serial: int
     is_read: bool = False
     record: OwnerRecord | None = None
+    epoch: int = 0
 
 
 class Heard(State):

@@ -27,6 +27,12 @@ Rule `read-after-opening` (E4): the record is read in the segment in which the b
   2. The same broker is the master of segment 2, and its table does not have the control batch.
   3. It takes a batch of owner 5 because of what it read in segment 1.
 
+Rule `later-owner-is-read` (E3): a record that is below the epoch of a batch is read again, once for each epoch. Without
+it:
+  1. The master reads for program 4 that it is the owner. Program 4 ends, and does not send its batch again.
+  2. Owner 5 is announced. The master compares with what it read before, and refuses the control batch for good.
+  3. No program ever becomes the owner.
+
 Rule `read-once` (E4): what was read does not count any more when a batch of the producer was appended. Without it:
   1. The master reads that 5 is the owner. Owner 6 is announced, and then the partition forgets the producer.
   2. It takes a batch of owner 5 because of what it read before.
@@ -54,7 +60,7 @@ from . import admission
 LOOKS_MAX: Final = 64
 """Maximum number of producers of a partition whose records are read, or were read and not used yet."""
 
-RETRY_AFTER_MS: Final = 20
+RETRY_AFTER_MS: Final = 10
 """Until then the record is mostly there."""
 
 
@@ -89,9 +95,11 @@ def refusal(
             return _fenced(header, last.epoch, "this partition has not heard of the later owner")
         return None
     look = admission.heard_of(log).owners.get(header.producer)
-    if look is None or not look.is_read:
-        if look is None:
-            _look(broker, partition, log, header.producer)
+    read_epoch = look.record.epoch if look is not None and look.record is not None else 0
+    is_old = look is not None and look.is_read and look.epoch < header.producer_epoch > read_epoch
+    if look is None or not look.is_read or is_old:
+        if look is None or is_old:
+            _look(broker, partition, log, header)
         return errors.OverloadedError(
             "the master reads in the coordinator which program is the owner: nothing was stored; send it again",
             retry_after_ms=RETRY_AFTER_MS,
@@ -110,12 +118,12 @@ def _fenced(header: BatchHeader, epoch: int, why: str, **more: str) -> errors.Se
     return errors.ProducerFencedError(text, retry_after_ms=None, epoch=epoch, **more)
 
 
-def _look(broker: BrokerState, partition: Partition, log: SegmentLog, producer: bytes) -> None:
-    heard = admission.heard_of(log)
-    if len(heard.owners) >= LOOKS_MAX:
+def _look(broker: BrokerState, partition: Partition, log: SegmentLog, header: BatchHeader) -> None:
+    heard, producer = admission.heard_of(log), header.producer
+    if producer not in heard.owners and len(heard.owners) >= LOOKS_MAX:
         heard.owners = drop(heard.owners, next(iter(heard.owners)))
     serial = broker.new_serial()
-    heard.owners = put(heard.owners, producer, OwnerLook(serial))
+    heard.owners = put(heard.owners, producer, OwnerLook(serial, epoch=header.producer_epoch))
     broker.out.emit(ReadOwner(serial, partition.id, producer))
 
 
@@ -128,7 +136,7 @@ def on_read(broker: BrokerState, partition: Partition, event: OwnerRead) -> None
             assert heard is not None
             heard.owners = drop(heard.owners, producer)
             if not event.failed:
-                heard.owners = put(heard.owners, producer, OwnerLook(0, True, event.record))
+                heard.owners = put(heard.owners, producer, OwnerLook(0, True, event.record, look.epoch))
             return
 
 

@@ -34,7 +34,11 @@ COMPLAIN_S: Final = 1.0
 """If a master does not answer, the broker waits this long for the next one."""
 
 PAUSE_S: Final = 0.05
-"""Between two tries of one request."""
+"""Between two tries of one request, if the master does not say when to send it again."""
+
+PAUSE_S_MIN: Final = 0.01
+PAUSE_S_MAX: Final = 0.5
+"""Limits for what masters say."""
 
 ROUTES_KEPT: Final = 1000
 
@@ -84,7 +88,8 @@ class MasterAppends:
                 return stored
             is_fresh = True
             self._routes.pop(partition, None)
-            await asyncio.sleep(max(PAUSE_S, min(error.retry_after_ms or 0, 500) / 1000))
+            pause_s = PAUSE_S if error.retry_after_ms is None else min(error.retry_after_ms / 1000, PAUSE_S_MAX)
+            await asyncio.sleep(max(pause_s, PAUSE_S_MIN))
 
     async def _append_once(self, partition: PartitionId, batches: Batches, deadline_s: float) -> Stored:
         route = self._routes.get(partition)

@@ -11,6 +11,7 @@ consumer_group_targets     the place of a target (earliest, latest, an offset or
 consumer_group_keys        waiting keys are listed, released and passed over
 dead_letters               dead letters are replayed and dropped; forwarded batches come in
 delayed                    delayed messages are cancelled and listed
+owners                     programs become the owners of names, and owners are listed and released
 publications               writers and publications
 ranges                     offsets, plans and reads of ranges
 routing                    where to append and where to consume

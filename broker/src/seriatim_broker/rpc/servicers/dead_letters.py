@@ -28,6 +28,7 @@ from seriatim_api.dead_letters import (
     resolution_value,
 )
 from seriatim_api.errors import BadRequestError, ChecksumMismatchError, SeriatimError
+from seriatim_api.exclusive import is_exclusive
 from seriatim_api.ids import OFFSET_MAX, PartitionId, check_name
 from seriatim_api.status import error_to_proto
 from seriatim_api.v1 import dead_letters_pb2, dead_letters_pb2_grpc
@@ -93,7 +94,8 @@ class DeadLettersServicer(dead_letters_pb2_grpc.DeadLettersServicer):
                 header = parse_header(request.headers[at * HEADER_SIZE_BYTES : (at + 1) * HEADER_SIZE_BYTES])
             except HeaderError as exc:
                 raise BadRequestError(f"not a batch: {exc}") from exc
-            if header.partition != request.partition_id or not is_brokers_own(header.producer):
+            is_announcement = is_exclusive(header.producer) and bool(header.flags & FLAG_CONTROL)
+            if header.partition != request.partition_id or not (is_announcement or is_brokers_own(header.producer)):
                 raise BadRequestError("the batch is for another partition, or is not a forwarder's")
             if header.body_length != len(body) or self._services.checksum(0, body) != header.body_crc:
                 raise ChecksumMismatchError("the body is not the one that its checksum was made from")

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from seriatim_api.errors import CorruptionError
+from seriatim_api.errors import BadRequestError, CorruptionError
 from seriatim_api.ids import SEGMENT_NO_MAX, PartitionId, partition_name
 from seriatim_api.publications import RowLayout
 from seriatim_api.v1 import common_pb2, records_pb2
@@ -27,7 +27,7 @@ from ...core.values.deleted import NONE_DELETED, DeletedPartitions
 from ...core.values.events import ConsumerGroupOperation, CursorRecord
 from ...core.values.keyed import RETRY_DEFAULT, ConsumerMode
 from ...core.values.log import HandOverId
-from ...core.values.owners import OwnerRecord
+from ...core.values.owners import Claim, OwnerRecord
 from ...core.values.placement import CHAIN_WIDTH_DEFAULT, BrokerGroupSpec, Intent
 from ...core.values.segment import Segment
 from ...core.values.writers import ManifestPlace, WriterRecord, WriterState
@@ -398,6 +398,37 @@ def owner_from_value(value: bytes) -> OwnerRecord:
     """
     record = _parse(records_pb2.OwnerRecord, value)
     return OwnerRecord(sys.intern(record.topic), record.name, record.epoch, record.owner_text)
+
+
+def claim_from_value(value: bytes, partition: PartitionId, name: str) -> Claim:
+    """What the host of a name reads of its record. `partition`: the id of the topic's partition 0.
+
+    Raises:
+        CorruptionError: The value is no record of an owner.
+        BadRequestError: It is that of another name, which has the same producer id.
+    """
+    record = _parse(records_pb2.OwnerRecord, value)
+    if (record.partition_id, record.name) != (partition, name):
+        raise BadRequestError(
+            f"{name!r} cannot be the name of an owner here, because {record.name!r} has the same producer id: choose "
+            "another name"
+        )
+    return Claim(record.epoch, record.owner, record.owner_text, record.session_ms * 1000, record.is_released)
+
+
+def claim_to_value(claim: Claim, topic: str, partition: PartitionId, name: str, now_ms: int) -> bytes:
+    """The record of a name; see `claim_from_value`."""
+    return records_pb2.OwnerRecord(
+        topic=topic,
+        partition_id=partition,
+        name=name,
+        epoch=claim.epoch,
+        owner=claim.owner,
+        owner_text=claim.text,
+        acquired_at_ms=now_ms,
+        is_released=claim.is_released,
+        session_ms=claim.session_us // 1000,
+    ).SerializeToString()
 
 
 def deleted_partitions_from(value: bytes | None) -> DeletedPartitions:
