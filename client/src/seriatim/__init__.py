@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from seriatim._values.dead_letters import DeadLetter, ReplayedDeadLetter
     from seriatim._values.delayed import DelayedMessages, DelayedStats
     from seriatim._values.errors import SendError, SendFailedError, SendUnknownError
+    from seriatim._values.owners import NameOwner, OwnerDescription
     from seriatim._values.partitioner import Partitioner, partition_of_key
     from seriatim._values.records import (
         AckLevel,
@@ -145,8 +146,10 @@ __all__ = [
     "LostRange",
     "Message",
     "MovePlan",
+    "NameOwner",
     "Opening",
     "OperatedPartition",
+    "OwnerDescription",
     "Part",
     "PartitionOffset",
     "Partitioner",
@@ -209,6 +212,8 @@ _HOMES: Final = {
     "CancelOutcome": "seriatim_api.delayed",
     "DelayedMessages": "seriatim._values.delayed",
     "DelayedStats": "seriatim._values.delayed",
+    "NameOwner": "seriatim._values.owners",
+    "OwnerDescription": "seriatim._values.owners",
     "GroupKey": "seriatim._values.consumer_group_settings",
     "GroupSettings": "seriatim._values.consumer_group_settings",
     "KeyResult": "seriatim._values.consumer_group_settings",

@@ -393,6 +393,9 @@ class Admin(Held[admin.Admin]):
     dead_letters = iterates(admin.Admin.dead_letters)
     replay_dead_letters = waits(admin.Admin.replay_dead_letters)
     drop_dead_letters = waits(admin.Admin.drop_dead_letters)
+    owners = iterates(admin.Admin.owners)
+    describe_owner = waits(admin.Admin.describe_owner)
+    release_owner = waits(admin.Admin.release_owner)
     delayed = iterates(admin.Admin.delayed)
     delayed_stats = waits(admin.Admin.delayed_stats)
 

@@ -37,7 +37,9 @@ from seriatim import (
     LostRange,
     Message,
     MovePlan,
+    NameOwner,
     OperatedPartition,
+    OwnerDescription,
     PartitionOffset,
     PlannedMove,
     ProducerSettings,
@@ -145,6 +147,8 @@ class MemoryCluster:
         waiting: Keys that wait, by topic and group.
         letters: Dead letters of the topic `flights.keyed.dead`.
         delayed: Delayed messages of the topic `flights`.
+        owners: Owners of names.
+        described: What `owner show` finds of a name in `flights`.
         unserved: Segments without a server, by partition.
         remade: The dead letters are of a topic that was deleted and made again.
         unanswered: Partitions whose server does not answer when a group is moved.
@@ -181,6 +185,8 @@ class MemoryCluster:
     waiting: dict[tuple[str, str], tuple[GroupKey, ...]] = field(default_factory=dict)
     letters: list[DeadLetter] = field(default_factory=list)
     delayed: list[DelayedMessages] = field(default_factory=list)
+    owners: list[NameOwner] = field(default_factory=list)
+    described: dict[str, OwnerDescription] = field(default_factory=dict)
     unserved: dict[int, tuple[int, ...]] = field(default_factory=dict)
     remade: bool = False
     unanswered: tuple[int, ...] = ()
@@ -639,6 +645,21 @@ class MemoryAdmin:
         for number, segments in self._cluster.unserved.items():
             if topic == "flights" and partition in (None, number):
                 on_unserved(number, segments)
+
+    async def owners(self, topic: str | None = None) -> AsyncIterator[NameOwner]:
+        for one in self._cluster.owners:
+            if topic in (None, one.topic):
+                yield one
+
+    async def describe_owner(self, topic: str, name: str) -> OwnerDescription:
+        self._cluster.partitions(topic)
+        return self._cluster.described.get(name, OwnerDescription(None, False, (), (), ""))
+
+    async def release_owner(self, topic: str, name: str, epoch: int = 0) -> NameOwner:
+        found = [one for one in self._cluster.owners if (one.topic, one.name) == (topic, name)]
+        if not found or epoch not in (0, found[0].epoch):
+            raise PreconditionError(f"{name!r} never had an owner in {topic}, or has another epoch")
+        return replace(found[0], is_released=name != "mover")
 
     async def delayed_stats(self, topic: str) -> list[DelayedStats]:
         found = []

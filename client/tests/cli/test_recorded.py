@@ -22,6 +22,8 @@ from seriatim import (
     GroupKey,
     GroupSettings,
     HeadMove,
+    NameOwner,
+    OwnerDescription,
     QuarantinedMessage,
     RestartCheck,
     RetryPolicy,
@@ -43,6 +45,16 @@ DELAYED = (
     DelayedMessages(0, make_offset(2, 9), 4_000_000_000_000, 1_000, 65_536),
     DelayedMessages(1, make_offset(3, 0), 1_700_000_000_000, 2, 400),
 )
+
+
+def fill_owners(cluster: MemoryCluster) -> None:
+    loader = NameOwner("flights", "loader", 6, "host1:77", 1_700_000_000_000, False, 2_000)
+    mover = NameOwner("flights", "mover", 1, "host2:8", 1_700_000_000_000, True, 500)
+    cluster.owners = [mover, loader]
+    cluster.described = {
+        "loader": OwnerDescription(loader, True, ("host2:9", "host3:5"), (), ""),
+        "mover": OwnerDescription(mover, False, ("host2:9",), (0, 3), "partition 3: it has no master at the moment"),
+    }
 
 
 def fill(cluster: MemoryCluster) -> None:
@@ -79,6 +91,7 @@ def fill(cluster: MemoryCluster) -> None:
         letter_of(0, 6, b"N14228", b"two\nlines", index=9, value=b"x" * 3_000, history=True),
         letter_of(1, 0, None, b"", index=1),
     ]
+    fill_owners(cluster)
     cluster.delayed, cluster.unserved = list(DELAYED), {1: (1, 2)}
     retry = RetryPolicy(5, delays_ms=(1_000, 60_000), exhausted="park_key")
     cluster.settings["flights", "keyed"] = GroupSettings("key_ordered", retry)

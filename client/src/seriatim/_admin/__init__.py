@@ -8,6 +8,7 @@ Each base class of `Admin` has the calls about one subject. `Admin` itself has t
     waiting_keys      keys of consumer groups that wait: list, release, pass over their first messages
     dead_letters      dead letters: list, replay, drop
     delayed           delayed messages that wait: list, count
+    owners            names that one program at a time has: list, describe, release
     writers           writers: list, describe, delete
     descriptions      the plain values that describe the cluster
 """

@@ -42,6 +42,7 @@ from seriatim._admin.descriptions import (
     TopicDescription,
 )
 from seriatim._admin.group_operations import check_one_partition, target_to_proto
+from seriatim._admin.owners import OwnerAdmin
 from seriatim._admin.waiting_keys import ConsumerGroupKeys
 from seriatim._admin.writers import WriterAdmin
 from seriatim._values.arguments import NUMBER_MAX, RUN_MAX, check_partitions, check_text, check_whole
@@ -89,7 +90,7 @@ _STATES: Final = {
 }
 
 
-class Admin(DeadLetterAdmin, ConsumerGroupKeys, DelayedAdmin, WriterAdmin):
+class Admin(DeadLetterAdmin, ConsumerGroupKeys, DelayedAdmin, OwnerAdmin, WriterAdmin):
     """Shows the cluster and changes it. Get one from `Client.admin`.
 
     Every method raises `UnavailableError` if no broker answered in time, and the error with which a broker refused the

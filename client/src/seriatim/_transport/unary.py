@@ -298,6 +298,14 @@ class Caller:
         call = _Call(delayed_pb2_grpc.DelayedStub, method, request, timeout_s, is_slow=True, reads=True)
         return await self._call(call, first, None)
 
+    async def owners(self, method: str, request: Any, timeout_s: float) -> Any:
+        """A call of the service for owners of names. A broker that does not elect answers that another one does."""
+        from seriatim_api.v1 import owners_pb2_grpc
+
+        once = method == "ReleaseOwner"
+        call = _Call(owners_pb2_grpc.OwnersStub, method, request, timeout_s, is_slow=True, once=once, reads=not once)
+        return await self._call(call, None, None)
+
     async def publications(self, method: str, request: Any, timeout_s: float) -> Any:
         """A call of the publications service. One outside `READS` is not sent again if a broker may have taken it."""
         from seriatim_api.v1 import publications_pb2_grpc

@@ -8,6 +8,7 @@ They ask no broker and know no other part of the client.
     consumer_group_settings  how consumer groups are served, and keys of consumer groups that wait
     dead_letters             dead letters, and what became of those that were replayed
     delayed                  delayed messages that wait
+    owners                   names that one program at a time has
     partitioner              the partition of a key
     tls                      the files for TLS
     errors                   the errors of a send whose outcome is not `ok`

@@ -16,6 +16,7 @@ It uses only the client's public names. It finds commands of other packages (`br
     consumer_group_keys  `group parked`, `release`, and `skip` with a key
     dead_letter          list, replay and drop dead letters
     delayed              list, count and cancel delayed messages
+    owner                owners of names: list, show, release
     writer               writers of publications
     chain                draws chains, declares gaps
     balance              load of the masters, and moves of open segments

@@ -44,6 +44,7 @@ _OWN_COMMANDS: Final = {
     "group": ("group", "List, describe, create, rewind, skip, pause and delete consumer groups."),
     "dead-letter": ("dead_letter", "List, show, replay and drop messages on which a group failed for good."),
     "delayed": ("delayed", "List and count messages that are delayed, and cancel them."),
+    "owner": ("owner", "List and show the programs that own names, take a name away."),
     "writer": ("writer", "List writers, show what each has published, delete one."),
     "balance": ("balance", "Spread the open segments over the brokers, by traffic."),
     "broker-group": ("broker_group", "List, cordon, drain, activate and remove broker groups."),
