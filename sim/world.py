@@ -180,13 +180,14 @@ class World:
         self.cluster.coordinator.is_faulty = True
         faults = self._kind.injector(self.scene, self._left_out)
         faults.plan()
-        if options.disk_loss_max > 1:
+        controls = options.disk_loss_max > 1 or options.grows
+        if controls:
             self.cluster.control()
         self.draining.run_until(self.setting.schedule.now_us + options.fault_span_us)
         faults.heal()
         self._end_people()
         self._go_on_without(faults)
-        if options.disk_loss_max <= 1 and (self.health.lost_disks or options.member_count > 2):
+        if not controls and (self.health.lost_disks or options.member_count > 2):
             self.cluster.control()  # with more members, what was open while one was away needs another copy
         self._drain()
         self._judge_the_end()

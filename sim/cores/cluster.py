@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from seriatim_api.ids import MemberId, PartitionId, RunId
-from seriatim_broker.core.control.controller import plan_heals
-from seriatim_broker.core.values.chain import Opening, Seal, seal_and_open
+from seriatim_broker.core.control.controller import plan_growth, plan_heals
+from seriatim_broker.core.values.chain import Chain, Opening, Seal, seal_and_open
 from seriatim_broker.core.values.effects import Resolved
 from seriatim_broker.core.values.events import CertificateSeen, CreatePartition, CursorRecord, DirectoryChanged
 from seriatim_broker.core.values.log import Preparation, PutPreparation
@@ -105,6 +105,8 @@ class CoreCluster:
                 live.setdefault(broker.group, []).append(broker.member)
         copies = self.setting.options.member_count
         for partition in self.setting.partitions:
+            if self.setting.options.grows:
+                self._grow(scene.copies.chain(partition), live)
             for heal in plan_heals(scene.copies.chain(partition), dead, live, live, copies=copies, min_copies=2):
                 name = self.schedule.rng.choice([member.broker for members in live.values() for member in members])
                 process = self.brokers[name].process
@@ -112,6 +114,24 @@ class CoreCluster:
                 self.schedule.tell("control", f"heal {heal.partition}:{heal.segment_no} on {heal.member} at {name}")
                 process.deliver(heal)
         self.schedule.after(CONTROL_US, self.control)
+
+    def _grow(self, chain: Chain, live: dict[str, list[MemberId]]) -> None:
+        """Have the open segment get the members that it lacks, as the controller does in the only group of three."""
+        processes = {name: broker.process for name, broker in self.brokers.items()}
+        apart = {
+            frozenset({one.broker, other.broker})
+            for members in live.values()
+            for one in members
+            for other in members
+            if one != other and not processes[one.broker].core.state.is_linked(other)  # type: ignore[union-attr]
+        }
+        self.scene.judge.rules.growth.look(apart)
+        move = plan_growth(chain, live, self.setting.options.member_count, {name for pair in apart for name in pair})
+        if move is not None:
+            process = processes[move.master.broker]
+            self.schedule.tell("control", f"members for {move.partition}:{move.segment_no}")
+            if process is not None:
+                process.deliver(move)
 
     def create(self) -> None:
         """Make the partitions, and perhaps give their chains a long past."""

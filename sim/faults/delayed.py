@@ -24,6 +24,11 @@ def delayed(rng: random.Random, options: Options) -> Options:
     return replace(_delayed(rng, rng.choice(kinds)(rng, options)), wipe_share=0.0)
 
 
+def delayed_three(rng: random.Random, options: Options) -> Options:
+    """The same in groups of three."""
+    return replace(delayed(rng, options), member_count=3)
+
+
 def delayed_blind(rng: random.Random, options: Options) -> Options:
     """The same, and members that alone have the ledger of a segment end, or lose their disks."""
     kinds = servers_fall, servers_fall, servers_lost, disks_are_lost

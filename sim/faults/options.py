@@ -71,6 +71,7 @@ class Options:
         revisions_again: An administrator rebuilds the coordinator before most brokers notice the loss, and a chain gets
             the revision at which a broker knows the lost record (complete brokers only).
         suspicious_us: A producer asks about a master that owes answers and sent none for this long; 0: it does not ask.
+        grows: The controller has open segments get the members of their groups that they lack (bare cores only).
         nothing_fails: No fault is drawn that makes a broker slow, silent or unreachable.
         producers_wait: Producers take more batches than may be sent, and these wait outside of the core, as messages do
             that wait for a batch.
@@ -81,6 +82,7 @@ class Options:
 
     group_count: int = 2
     member_count: int = 2
+    grows: bool = False
     partition_count: int = 1
     producer_count: int = 2
     batches_per_producer: int = 6

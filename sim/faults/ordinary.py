@@ -118,6 +118,28 @@ def islands(rng: random.Random, options: Options) -> Options:
     )
 
 
+def growth(rng: random.Random, options: Options) -> Options:
+    """The only group has three members. Links between them are cut, or one of them ends and comes back."""
+    return replace(
+        options,
+        grows=True,
+        group_count=1,
+        member_count=3,
+        partition_count=rng.choice((1, 6)),
+        producer_count=2,
+        batches_per_producer=12,
+        send_gap_us=400_000,
+        kinds=rng.choice(({"cut": 1}, {"crash": 1}, {"cut": 2, "crash": 2, "freeze": 1, "complaint": 1})),
+        fault_count=4,
+        fault_span_us=10_000_000,
+        outage_us_max=5_000_000,
+        restart_us_max=2_000_000,
+        drain_us=max(options.drain_us, 20_000_000),
+        wipe_share=0.0,
+        late_group=True,
+    )
+
+
 def three_members(rng: random.Random, options: Options) -> Options:
     """Groups have a master and two slaves."""
     return replace(options, member_count=3, fault_count=options.fault_count + rng.choice((0, 2)))

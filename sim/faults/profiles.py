@@ -60,6 +60,7 @@ MODES = Only("at-most-once groups, which an administrator makes", ("cores",))
 YIELDS = Only("consumers over which partitions are spread", ("cores",))
 LETTERS = Only("dead letters that go to another partition", ("cores",))
 DELAYED = Only("delayed messages", ("cores",))
+GROWTH = Only("open segments that get more members", ("cores",))
 HALVES = Only("a member that joins again and gets half of a state", ("cores",))
 REBUILDS = Only("rebuilds that are not needed", ("cores",))
 BEGUN = Only("a server that ends before another member knows that it has begun", ("cores",))
@@ -98,6 +99,7 @@ PROFILES: dict[str, Profile] = {
     "torn-and-chatty": Profile(chains.torn_and_chatty, 0),
     "producers-crash": Profile(producers.weak_levels, 0),
     "three-members": Profile(ordinary.three_members, 0),
+    "growth": Profile(ordinary.growth, 0, GROWTH),
     "idle-producers": Profile(producers.idle_producers, 0),
     "idle-clocks": Profile(producers.idle_clocks, 0),
     "tables-in-parts": Profile(links.parts, 0, PARTS),
@@ -130,6 +132,7 @@ PROFILES: dict[str, Profile] = {
     "letters-restored": Profile(dead_letters.letters_restored, 0, LETTERS),
     "delayed": Profile(delayed.delayed, 0, DELAYED),
     "delayed-blind": Profile(delayed.delayed_blind, 0, DELAYED),
+    "delayed-three": Profile(delayed.delayed_three, 0, DELAYED),
     "keyed-moved": Profile(keyed.keyed_moved, 0),
     "keyed-dropped": Profile(keyed.keyed_dropped, 0),
     "keyed-gone": Profile(keyed.keyed_gone, 0),

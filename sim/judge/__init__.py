@@ -22,6 +22,7 @@ to I14 are the protocol's invariants. Where each rule is:
     full_disks       FULL
     suspicions       ASKED
     calm             CALM
+    growth           GROWTH
     keyed            K1 to K6, J2, J3
     ledgers          J1, J2, J5
     parked           J2

@@ -91,6 +91,7 @@ class Judge:
         """Count what happened, so that a run can say which rare states it reached."""
         self.seen.states.add(effect.name)
         self.rules.calm.noted(effect)
+        self.rules.growth.noted(effect)
         if effect.name == "cancellations_lost":
             self.rules.delayed.forgotten.add((effect.partition, dict(effect.fields)["segment"]))  # type: ignore[arg-type]
         if ("reason", "moved to a chosen place") in effect.fields:

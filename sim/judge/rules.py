@@ -13,6 +13,7 @@ from .delayed import Delayed
 from .deliveries import Deliveries
 from .full_disks import FullDisks
 from .gaps import Gaps
+from .growth import Growth
 from .ledgers import Ledgers
 from .modes import Modes
 from .one_log import OneLog
@@ -65,3 +66,4 @@ class Rules:
         self.dead_letters = DeadLetters(seen)
         self.suspicions = Suspicions(seen)
         self.calm = Calm(seen)
+        self.growth = Growth(seen)

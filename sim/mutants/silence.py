@@ -1,4 +1,4 @@
-"""Rules of the core about when a broker counts as silent, and what a client hears of a silent master."""
+"""Rules of the core about when a broker counts as silent, what a client hears of a silent master, and growing."""
 
 from .rows import mutations
 
@@ -15,5 +15,13 @@ sleep-is-no-silence [CALM frozen-masters]: a process that did not run takes no o
 @ core.dispatch.links.beat
 - asleep = bool(due_us) and
 + asleep = False and
+grows-when-linked [GROWTH growth]: an open segment grows only into a broker group whose members hear each other
+@ core.control.controller.plan_growth
+- and not any(one.broker in cut_off for one in own)
++ and True
+masters-by-turn [GROWTH growth]: when segments get more members, masters take turns
+@ core.peers.candidates.next_master
+- first, *others = members[turn:] + members[:turn]
++ first, *others = sorted(members, key=lambda member: member in segment.members)
 """)
 """By name."""

@@ -27,6 +27,7 @@ CORES_HAVE = (
     "spread_consumers",
     "writers",
     "far_us_max",
+    "grows",
 )
 """Options that mean nothing in complete brokers."""
 

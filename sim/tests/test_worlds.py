@@ -97,6 +97,8 @@ SWEEPS = (
         {"range blocked": 5, "settled": 5, "range read from an early broker after a settling": 6},
     ),
     Sweep("three-members", "cores", 40, {"switched": 20, "server taken": 5}),
+    Sweep("delayed-three", "cores", 20, {"switched": 10, "cancellation: cancelled": 7}),
+    Sweep("growth", "cores", 12, {"grew": 6}),
     Sweep("false-certificates", "cores", 30, {"certified falsely": 20, "ended itself": 20, "switched": 15}),
     Sweep("false-certificates", "brokers", 4, {"certified falsely": 3, "ended itself": 3}),
     Sweep("mixed-levels", "cores", 20, {"excused: acknowledged at a level without a promise": 1}),
