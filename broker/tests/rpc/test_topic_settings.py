@@ -161,9 +161,14 @@ async def test_a_topic_for_exclusive_producers_needs_brokers_that_know_them(form
     await coordinator.txn((), [Put(keys.member("g0-0"), member.SerializeToString())])
     services: Any = Mock(coordinator=coordinator, keys=keys)
     admin = topic_admin.TopicAdmin(services, controller, Mock(), Mock())
-    await admin._check_forms(records_pb2.TopicSettings())
+    context: Any = Mock(invocation_metadata=tuple)
+    assert await admin._guard(records_pb2.TopicSettings(), context)() == ()
+    guard = admin._guard(records_pb2.TopicSettings(exclusive_only=True), context)
     if forms:
-        await admin._check_forms(records_pb2.TopicSettings(exclusive_only=True))
+        compares = await guard()
+        assert (await coordinator.txn(compares, ())).succeeded
+        await coordinator.txn((), [Put(keys.member("g0-1"), member.SerializeToString())])
+        assert not (await coordinator.txn(compares, ())).succeeded, "a broker has registered meanwhile"
     else:
         with pytest.raises(PreconditionError, match="do not all know exclusive"):
-            await admin._check_forms(records_pb2.TopicSettings(exclusive_only=True))
+            await guard()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -16,9 +16,10 @@ from seriatim_api.v1 import broker_pb2, broker_pb2_grpc, records_pb2
 
 from ...core.values.messages import FORM_EXCLUSIVE
 from ...core.values.placement import CHAIN_WIDTH_DEFAULT
-from ...interfaces.coordinator import Get
+from ...interfaces.coordinator import Compare, Get
 from ...runtime.controller.controller import Controller
 from ...runtime.coordinator.forms import all_read
+from ...runtime.coordinator.operator_lease import Guard
 from ...runtime.coordinator.pages import read_all_whole
 from ...runtime.coordinator.topic_feed import TopicFeed
 from ...runtime.driver.coordinator_requests import READS_PER_TXN
@@ -71,7 +72,6 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
         if request.default_retention and not settings.retention_ms and not settings.retention_bytes:
             settings.retention_ms = RETENTION_MS_DEFAULT
         _complete(settings)
-        await self._check_forms(settings)
         await self._services.check_nothing_lost(f"topic {request.name!r}")
         if not self._controller.election.is_controller:
             record: records_pb2.TopicRecord = await self._at_controller("CreateTopic", request, context)
@@ -82,7 +82,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             settings,
             remaining_s(context) * 0.95,
             incarnation,
-            guard_of_call(self._services, context),
+            self._guard(settings, context),
         )
 
     @typed_errors
@@ -96,7 +96,6 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
                 f"a topic has at most {PARTITION_COUNT_MAX} partitions, not {request.partition_count}"
             )
         change = _change_of(request)
-        await self._check_forms(request.settings)
         incarnation = named(request, "incarnation")
         if request.partition_count:
             await self._services.check_nothing_lost(f"a partition of {request.name!r}")
@@ -109,7 +108,7 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
             request.partition_count,
             change,
             remaining_s(context) * 0.95,
-            guard_of_call(self._services, context),
+            self._guard(request.settings, context),
         )
 
     @typed_errors
@@ -172,18 +171,26 @@ class TopicAdmin(broker_pb2_grpc.AdminServicer):
                 response.chains.append(self._services.told(whole))
         return response
 
-    async def _check_forms(self, settings: records_pb2.TopicSettings) -> None:
-        """Refuse a setting that not all brokers know.
+    def _guard(self, settings: records_pb2.TopicSettings, context: Any) -> Guard:
+        """What the transactions of a call compare, so that each broker knows the settings that it writes.
 
-        Raises:
-            PreconditionError: Some do not.
+        Without it: 1. All brokers know exclusive producers. 2. While a topic gets `exclusive_only`, a broker of the
+        version before registers. 3. It leads a partition, and takes messages of ordinary producers.
+
+        The guard raises `PreconditionError` if not all brokers know them.
         """
-        services = self._services
-        if settings.exclusive_only and await all_read(services.coordinator, services.keys, FORM_EXCLUSIVE) is None:
-            raise PreconditionError(
-                "exclusive_only is not possible, because the brokers of this cluster do not all know exclusive "
-                "producers: nothing was changed. Upgrade all brokers first"
-            )
+        services, guard = self._services, guard_of_call(self._services, context)
+
+        async def with_forms() -> Sequence[Compare]:
+            forms = await all_read(services.coordinator, services.keys, FORM_EXCLUSIVE)
+            if forms is None:
+                raise PreconditionError(
+                    "exclusive_only is not possible, because the brokers of this cluster do not all know exclusive "
+                    "producers: nothing was changed. Upgrade all brokers first"
+                )
+            return (*await guard(), forms)
+
+        return with_forms if settings.exclusive_only else guard
 
     async def _at_controller(self, method: str, request: Any, context: Any) -> Any:
         """Pass a call on to the controller."""
