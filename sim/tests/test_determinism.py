@@ -33,7 +33,11 @@ MORE: Runs = (
 
 @pytest.mark.parametrize(
     ("world", "profile", "seed"),
-    [("cores", "", 57), ("brokers", "keyed-dropped", 3), ("brokers", "revisions-again", 102)],
+    [
+        ("cores", "", 57),
+        ("brokers", "keyed-dropped", 3),
+        pytest.param("brokers", "revisions-again", 102, marks=pytest.mark.slow),
+    ],
 )
 def test_a_seed_runs_the_same_each_time_and_when_it_is_told(world: str, profile: str, seed: int) -> None:
     first, second = (
@@ -46,7 +50,7 @@ def test_a_seed_runs_the_same_each_time_and_when_it_is_told(world: str, profile:
     assert first.digest != run_seed(seed + 1, world=world, profile=profile, batch_count=60, detailed=True).digest
 
 
-@pytest.mark.parametrize("runs", [QUICK, pytest.param(MORE, marks=NIGHT)])
+@pytest.mark.parametrize("runs", [pytest.param(QUICK, marks=pytest.mark.slow), pytest.param(MORE, marks=NIGHT)])
 def test_a_seed_runs_the_same_in_every_process(runs: Runs) -> None:
     assert _digests("1", runs) == _digests("2", runs)
 
