@@ -112,6 +112,20 @@ def test_an_unknown_producer_is_compared_with_the_record(record: int | None, epo
     assert error.details.get("owner") == ("host:1" if record else None)
 
 
+def test_a_record_below_a_later_owner_is_read_again_once() -> None:
+    bench = master()
+    bench.send(4)  # its program ends, and does not send it again
+    bench.has_read(4)
+    assert bench.sends_as_read(5, 5, control=True) is None
+    bench = master()
+    bench.send(4)
+    bench.has_read(4)
+    error = bench.sends_as_read(4, 5, control=True)
+    assert isinstance(error, errors.ProducerFencedError), "the coordinator has lost owner 5"
+    assert not bench.all(ReadOwner)
+    assert bench.send(4) is None
+
+
 def test_a_record_of_another_topic_does_not_count() -> None:
     bench = master()
     bench.send(5)
