@@ -12,7 +12,7 @@ table-behind-loss [RETAIN TABLE I9]: a stub stays while readers after a lost seg
 @ core.control.retention.first_kept
 - is_needed = chain.reads_table_of(before.no)
 + is_needed = kept.incomplete_table
-missing-is-noted [I1 I13 dropped-restored brokers]: a cursor of an older coordinator, in a segment that has left the
+missing-is-noted [I1 I13 dropped-restored brokers 40]: a cursor of an older coordinator, in a segment that has left the
   record, says what is gone
 @ core.consumers.groups.serving._pass_over_missing
 - moved = beginning.noting_drop(chain, record, place, record.moved_to(chain.segments[0].no))
