@@ -200,6 +200,9 @@ def _go_on(broker: BrokerState, partition: Partition, no: int, settlement: Settl
     if partition.write_wait_us(broker):
         _pause(broker, partition, no, settlement)
         return
+    # Rule `settled-until` (D1): the record says until when something is delayed, as if it had been sealed. Without it:
+    #   1. d is in segment 1, which is opened over, and is due in a day. Segment 1 is settled with d in it.
+    #   2. Retention asks no server of a segment in which nothing is delayed, and drops segment 1. d is never fired.
     trusted = broker.member in segment.eligible  # else others have acks that this member never saw
     seal = Seal(
         length=tail.length,
@@ -209,6 +212,7 @@ def _go_on(broker: BrokerState, partition: Partition, no: int, settlement: Settl
         tail_from=tail.from_index if settlement.stored else None,
         tail_copies=tuple(settlement.stored),
         size_bytes=partition.logs[no].size_at(tail.length),
+        delayed_until_ms=partition.logs[no].delayed_until_ms,
     )
     settlement.writing = True
     if partition.logs[no].suspect:
