@@ -29,6 +29,15 @@ def delayed_three(rng: random.Random, options: Options) -> Options:
     return replace(delayed(rng, options), member_count=3)
 
 
+def delayed_retention(rng: random.Random, options: Options) -> Options:
+    """The same, and retention drops most before it is due, so that servers move it; sometimes a ledger is lost."""
+    may_lose = rng.random() < 0.3
+    kinds = (servers_lost, servers_fall) if may_lose else (retention, retention, restarts, two_servers)
+    drawn = rng.choice(kinds)(rng, retention(rng, options))
+    moved = replace(_delayed(rng, drawn), moves_delayed=True, kinds={**drawn.kinds, "trim": 12}, may_lose_groups=False)
+    return moved if may_lose else replace(moved, wipe_share=0.0)
+
+
 def delayed_blind(rng: random.Random, options: Options) -> Options:
     """The same, and members that alone have the ledger of a segment end, or lose their disks."""
     kinds = servers_fall, servers_fall, servers_lost, disks_are_lost

@@ -49,6 +49,7 @@ class Options:
         people_name_keys: Administrators also ask for one key by its name.
         early_consumers: While administrators change the mode of a group, some consumers begin too early.
         delayed_share: The share of batches that are sent with a due time (bare cores only).
+        moves_delayed: Retention has delayed messages moved, and does not wait for them; some delays are longer.
         one_clock_wrong: The wall clocks of all brokers but one are right.
         letters_away: The dead-letter topic takes nothing before the faults are over.
         consumer_away_us_max: How long it may take until another consumer comes for one that ended.
@@ -148,6 +149,7 @@ class Options:
     early_consumers: bool = False
     letters_away: bool = False
     delayed_share: float = 0.0
+    moves_delayed: bool = False
     one_clock_wrong: bool = False
     consumer_away_us_max: int = 400_000
     frame_bytes: int = 0

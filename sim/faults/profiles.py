@@ -131,6 +131,7 @@ PROFILES: dict[str, Profile] = {
     "letters-lost": Profile(dead_letters.letters_lost, 0, LETTERS),
     "letters-restored": Profile(dead_letters.letters_restored, 0, LETTERS),
     "delayed": Profile(delayed.delayed, 0, DELAYED),
+    "delayed-retention": Profile(delayed.delayed_retention, 0, DELAYED),
     "delayed-blind": Profile(delayed.delayed_blind, 0, DELAYED),
     "delayed-three": Profile(delayed.delayed_three, 0, DELAYED),
     "keyed-moved": Profile(keyed.keyed_moved, 0),

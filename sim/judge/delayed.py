@@ -90,7 +90,7 @@ class Delayed:
         ]
         if not due:
             self._seen.fail("D1", f"{what}, and it is not delayed in that segment")
-        no, due_ms = due[0]
+        no, due_ms = min(due, key=lambda at: at[1])  # a repeat may be there, too, with a later due time
         early_ms = due_ms - self._true_ms
         if early_ms <= EARLY_MS_MAX or wall_ms is None:
             return
@@ -200,10 +200,18 @@ class Delayed:
         for message in self._places:
             fate = self._seen.fates[message]
             if fate.outcome == "ok" and not self._is_cancelled(message) and not self._is_fired(message):
-                for place in self._places[message]:
-                    base = make_offset(place.batch.header.segment, place.batch.header.base_index)
-                    if base == fate.offset and not self._is_lost(message) and not self._is_gone(message):
-                        self._two_copies.on_two_disks(place.batch, f"{message} is pending", "D5")
+                places = self._places[message]
+                was_delayed = any(_base(place) == fate.offset for place in places)
+                if was_delayed and not self._is_lost(message) and not self._is_gone(message):
+                    kept = [place for place in places if self._is_there(fate.partition, place)]
+                    if not kept:
+                        self._seen.fail("D5", f"{message} is pending, and retention has dropped it")
+                    place = next((place for place in kept if _base(place) == fate.offset), kept[0])
+                    self._two_copies.on_two_disks(place.batch, f"{message} is pending", "D5")
+
+    def _is_there(self, partition: PartitionId, place: Place) -> bool:
+        at = split_offset(place.offset)
+        return self._is_kept(partition, *at) and not self._seen.is_dropped(partition, *at)
 
     def _is_lost(self, message: int) -> bool:
         fate = self._seen.fates[message]
@@ -234,3 +242,8 @@ class Delayed:
                 seen.fail("D3", f"the cancellation of {message} came too late, and it is not visible")
             elif not where and fate.outcome == "ok" and not self._is_lost(message) and not self._is_gone(message):
                 seen.fail("D1", f"{message} was acknowledged at {format_offset(fate.offset or 0)}, and is not visible")
+
+
+def _base(place: Place) -> int:
+    """The offset of the batch."""
+    return make_offset(place.batch.header.segment, place.batch.header.base_index)

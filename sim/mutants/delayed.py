@@ -31,8 +31,10 @@ volley-is-kept: a number has the same messages for every server
 + rows = rows._replace(volleys=(), next_number=lowest)
 cancel-too-late: a message in a volley is not cancelled
 @ core.delayed.cancelling.on_found
-- elif volley is not None and not (volley.number and ledger.is_common(firing, volley.written)):
--     serving.try_again(broker, request, "the message is about to be fired")
+- elif volley is not None and (volley.is_move or not (volley.number and ledger.is_common(firing, volley.written))):
+-     serving.try_again(broker, request, "the message is about to be fired or moved")
+- elif index in firing.moved:
+-     broker.out.emit(DelayedCancelled(request, CancelOutcome.TOO_LATE, None, may_be_moved=True))
 - elif volley is not None or not firing.passed.not_passed(index, index + 1):
 + elif not firing.passed.not_passed(index, index + 1):
 cancel-is-durable: a cancellation is answered when every eligible member has it
@@ -50,6 +52,33 @@ not-before-due: readers pass a delayed batch
 @ core.values.passing.is_passed_by
 - bool(header.flags & (FLAG_DELAYED | FLAG_CONTROL)) or header.for_group not in for_it
 + bool(header.flags & FLAG_CONTROL) or header.for_group not in for_it
+[D1 D2 D3 D4 D5 I1 I2 I9 I12 K1 K2 CORE delayed-retention]
+move-what-is-left: what was fired or cancelled, or is in a volley, is not moved
+@ core.state.delayed.Firing.left_of
+- if not self.in_volleys.isdisjoint(left):
++ if False:
+moved-is-stored: what is moved is passed when it is stored, and not before
+@ core.state.delayed.Firing.give_number
+- self.numbered.append(volley)
++ self.numbered.append(volley)
++ for span in volley.spans if volley.is_move else ():
++     self.passed.pass_over(span.indexes)
+cancel-moving: a message in a move waits until the move is stored
+@ core.delayed.cancelling.on_found
+- volley.is_move or not (volley.number and ledger.is_common(firing, volley.written))
++ not volley.is_move and not (volley.number and ledger.is_common(firing, volley.written))
+moved-is-not-late: what was moved is cancelled in its new place
+@ core.delayed.cancelling.on_found
+- elif index in firing.moved:
++ elif False:
+volley-is-later: a volley says nothing of the places after it
+@ core.values.log.fired_in
+- below = volley.index if no == segment_no else INDEX_MAX
++ below = INDEX_MAX
+settled-until: the record of a settled segment says until when something is delayed
+@ core.copies.settle._go_on
+- delayed_until_ms=partition.logs[no].delayed_until_ms,
++ delayed_until_ms=0,
 [D1 D2 D3 D4 I1 I2 I9 I12 K1 K2 CORE delayed-blind]
 blind-reads-the-log: what a server may not know is read in the log before it fires
 @ core.state.delayed.Firing.learn

@@ -7,14 +7,14 @@ first, and follows what that one says: which broker serves the segment, and wher
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from seriatim_api.batch import parse_header
-from seriatim_api.delayed import MOVE_MARK, fire_producer, move_producer
+from seriatim_api.batch import FLAG_DELAYED, parse_header
+from seriatim_api.delayed import CancelOutcome, fire_producer
 from seriatim_api.errors import NotServingError, SeriatimError
-from seriatim_api.ids import PartitionId, format_offset
+from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
 from seriatim_broker.core.delayed.listing import complete_below
 from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values.chain import Chain
@@ -134,7 +134,7 @@ class Delayed:
         place, asked_no = effect.partition, effect.segment_no
         chain = self._judge.seen.history[place][-1]
         is_known = chain.epoch >= effect.chain_epoch
-        volleys: list[list[StoredVolley]] = []
+        volleys: list[tuple[int, list[StoredVolley]]] = []
         for segment in chain.segments if is_known else ():
             if segment.no < asked_no or segment.state is SegmentState.LOST or segment.is_stub:
                 continue
@@ -144,22 +144,39 @@ class Delayed:
             lists = (self._volleys(name.broker, place, segment.no) for name in names)
             found = next((listed for listed in lists if listed is not None), None)
             is_known = is_known and found is not None
-            volleys.append(found or [])
-        fired = [
-            fired_in(([one for one in listed if one.producer == producer] for listed in volleys), effect.epoch)
-            for producer in (fire_producer(place, asked_no), move_producer(place, asked_no))
-        ]
-        moved = [
+            volleys.append((segment.no, found or []))
+        producer = fire_producer(place, asked_no)
+        of_producer = ((no, [one for one in listed if one.producer == producer]) for no, listed in volleys)
+        log = fired_in(of_producer, asked_no, effect.epoch)
+        here = [
             (one.index, one.origins[0])
             for one in process.broker.disk.read_volleys(place, asked_no, 0, MANY)
-            if one.producer.endswith(MOVE_MARK) and one.origins and not one.is_list
+            if one.is_moved
         ]
-        is_known = is_known and fired[0].is_fenced
+        is_known = is_known and log.is_fenced
         error = None if is_known else NotServingError("a segment cannot be read now")
         self._judge.seen.states.add("fired messages read" if is_known else "fired messages not read")
-        spans = spans_in(asked_no, (span for one in fired for span in one.origins), moved)
-        last_epoch = max(one.last_epoch for one in fired)
-        process.deliver(dm.FiredRead(effect.serial, place, asked_no, spans, last_epoch, error))
+        fired = spans_in(asked_no, log.fired, here)
+        moved = spans_in(asked_no, (one for one in log.fired if one.is_moved), here)
+        process.deliver(dm.FiredRead(effect.serial, place, asked_no, fired, log.last_epoch, error, moved))
+
+    def _moved_to(self, place: PartitionId, no: int, origin: int) -> int | None:
+        """Where a message of a segment was moved to last; 0: nowhere; None: it is not known now."""
+        chain = self._judge.seen.history[place][-1]
+        found = 0
+        for segment in (segment for segment in chain.segments if segment.no >= no):
+            if segment.state is SegmentState.LOST or segment.is_stub:
+                continue
+            is_open = segment is chain.open_segment
+            names = [segment.master] if is_open else [segment.server, *segment.eligible]
+            lists = (self._volleys(name.broker, place, segment.no) for name in names)
+            volleys = next((listed for listed in lists if listed is not None), None)
+            if volleys is None or not (is_open or segment.is_settled):
+                return None
+            for one in volleys:
+                if one.producer == fire_producer(place, no) and one.is_moved and origin in one.origins[0].indexes:
+                    found = make_offset(segment.no, one.index + origin - one.origins[0].first)
+        return found
 
     def _volleys(self, name: str, place: PartitionId, no: int) -> list[StoredVolley] | None:
         """The committed volleys in a segment, if the broker runs and has the segment in full."""
@@ -181,7 +198,9 @@ class Delayed:
 
         def accepted(name: str, at: int, offset: int) -> None:
             messages = messages_of(Batch(*batches[at]))
-            if offset and messages:
+            if offset and messages and batches[at][0].flags & FLAG_DELAYED:
+                self._judge.seen.states.add("moved")
+            elif offset and messages:
                 self._judge.accepted(name, effect.partition, list(messages), offset)
                 self._judge.seen.states.add("several fired together" if len(batches[at][1]) > 8 else "fired")
 
@@ -239,9 +258,12 @@ class Delayed:
                 begin = Start(place.index, place.previous_checksum, place.bytes_before) if place and is_later else None
                 then(segment.no, begin)
 
-        self._clients.ask_at(
-            segment.server.broker, lambda request, _until: dm.AskPending(request, chain.partition, segment.no), answered
-        )
+        def ask(request: int, _until: int) -> dm.AskPending:
+            return dm.AskPending(
+                request, chain.partition, segment.no, end if self._setting.options.moves_delayed else 0
+            )
+
+        self._clients.ask_at(segment.server.broker, ask, answered)
 
     # ---- programs that cancel -----------------------------------------------------------------------
 
@@ -253,7 +275,7 @@ class Delayed:
         whole = rng.random() < 0.5
         for place in range(len(messages)) if whole else [rng.randrange(len(messages))]:
             for _ in range(1 if rng.random() < 0.8 else 2):  # sometimes two programs do
-                one = _Cancellation(partition, offset + place, offset + place)
+                one = _Cancellation(partition, offset + place, offset + place, offset + place)
                 self._open.append(one)
                 self._schedule.after(rng.randint(0, CANCEL_US), self._ask, one)
 
@@ -282,16 +304,38 @@ class Delayed:
     def _answered(self, one: _Cancellation, tries: int, answer: Any) -> None:
         if isinstance(answer, tuple):  # it leaves the broker
             name, answer = answer
-            if answer.outcome is not None:
+            place = self._later_place(one, answer)
+            answer = self._of_repeat(one, answer)
+            if answer.outcome is not None and place == 0:
                 rules = self._judge.rules.delayed
                 rules.answered(name, one.partition, one.offset, one.asked_us, answer.outcome)
+        elif (place := self._later_place(one, answer)) != 0:
+            one.at = place or one.at
+            self._schedule.after(self._schedule.rng.randint(1_000, PAUSE_US), self._again, one, tries, "")
         elif answer.outcome is not None:
             if not one.is_over:
                 self._open.remove(one)
             one.is_over = True
         else:
-            one.at = answer.offset or one.at
+            if answer.offset:
+                one.at = one.origin = answer.offset
             self._schedule.after(self._schedule.rng.randint(1_000, PAUSE_US), self._again, one, tries, answer.server)
+
+    def _of_repeat(self, one: _Cancellation, answer: dm.DelayedCancelled) -> dm.DelayedCancelled:
+        """What was stored earlier, and is not delayed there, is visible there."""
+        if one.origin == one.offset or answer.outcome is not CancelOutcome.NOT_FOUND or answer.may_be_moved:
+            return answer
+        return replace(answer, outcome=CancelOutcome.TOO_LATE)
+
+    def _later_place(self, one: _Cancellation, answer: dm.DelayedCancelled) -> int | None:
+        """Where the message must be cancelled instead; 0: the answer holds; None: it is not known now."""
+        if not answer.may_be_moved:
+            return 0
+        place = self._moved_to(one.partition, split_offset(one.at)[0], one.origin)
+        if place and place != one.at:
+            self._judge.seen.states.add("cancelled in a later place")
+            return place
+        return None if place is None else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -301,7 +345,8 @@ class _Cancellation:
     Attributes:
         partition: The partition.
         offset: Where the message was acknowledged.
-        at: Where it was stored first, as far as the program knows.
+        at: Where it waits, as far as the program knows.
+        origin: Where it was stored first, as far as the program knows.
         asked_us: When the program began; 0: it has not.
         server: The broker that serves that segment; empty: not known.
         tries: How many requests were sent.
@@ -311,6 +356,7 @@ class _Cancellation:
     partition: PartitionId
     offset: int
     at: int
+    origin: int
     asked_us: int = 0
     server: str = ""
     tries: int = 0

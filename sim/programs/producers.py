@@ -24,6 +24,9 @@ LATE_US = 1_000
 DELAY_MS_MAX = 2_500
 """The longest delay. All are over soon after the faults."""
 
+MOVED_MS_MAX = 9_000
+"""The longest one where delayed messages are moved: only those are that are not due soon."""
+
 
 class SimProducer:
     """A process that sends batches to one partition through the client's ordering core."""
@@ -139,7 +142,8 @@ class SimProducer:
     def _delay(self, messages: list[int]) -> None:
         """The batch gets a delay, or a due time that may have passed."""
         rng = self._schedule.rng
-        delay_ms = rng.choice((rng.randint(1, 60), rng.randint(60, 600), rng.randint(600, DELAY_MS_MAX)))
+        longest_ms = DELAY_MS_MAX if not self._clients.options.moves_delayed else MOVED_MS_MAX
+        delay_ms = rng.choice((rng.randint(1, 60), rng.randint(60, 600), rng.randint(600, longest_ms)))
         due_ms = WALL_MS_START + self._schedule.now_us // 1000 + delay_ms - rng.choice((0, 0, 100))
         self._due_ms[messages[0]] = -delay_ms if rng.random() < 0.5 else due_ms
         self._clients.judge.seen.delayed.update(messages)

@@ -23,6 +23,7 @@ CORES_HAVE = (
     "old_segments",
     "dead_letters",
     "delayed_share",
+    "moves_delayed",
     "mode_consumers",
     "spread_consumers",
     "writers",

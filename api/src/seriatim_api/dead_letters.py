@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .delayed import FIRE_MARK, MOVE_MARK
+from .delayed import FIRE_MARK
 from .ids import format_offset, parse_offset
 
 FORWARDER_MARK: Final = b"/forward"
@@ -76,7 +76,7 @@ def replay_producer(partition: int, offset: int) -> bytes:
 
 def is_brokers_own(producer: bytes) -> bool:
     """Whether only brokers send as this producer: dead letters, replays, resolutions, fired or moved messages."""
-    return producer.endswith((FORWARDER_MARK, REPLAY_MARK, FIRE_MARK, MOVE_MARK))
+    return producer.endswith((FORWARDER_MARK, REPLAY_MARK, FIRE_MARK))
 
 
 def _producer(purpose: bytes, text: str, mark: bytes) -> bytes:

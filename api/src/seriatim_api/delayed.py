@@ -2,7 +2,8 @@
 
 A delayed message is stored when it is sent, and readers pass it. When it is due, the server of its segment *fires* it:
 it appends a copy, which readers get. Before retention drops one that is not due yet, its server *moves* it: it appends
-a copy that is delayed too. The *origin* of a delayed message is the offset where it was stored first.
+a copy that is delayed too, under the same producer id. The *origin* of a delayed message is the offset where it was
+stored first.
 
 Nothing in this module does I/O.
 """
@@ -14,27 +15,15 @@ import hashlib
 from typing import Final
 
 FIRE_MARK: Final = b"/firerun"
-"""The last 8 bytes of the producer ids of fired messages. Batches of clients with such an id are refused."""
-
-MOVE_MARK: Final = b"/moverun"
-"""The same of moved messages."""
+"""The last 8 bytes of the producer ids of fired and moved messages. Batches of clients with such an id are refused."""
 
 EARLY_MS_MAX: Final = 100
 """A message may be fired this long before the clock of the partition's master says that it is due."""
 
 
 def fire_producer(partition: int, segment: int) -> bytes:
-    """The producer id under which the delayed messages of a segment are fired."""
-    return _producer(b"fire", partition, segment, FIRE_MARK)
-
-
-def move_producer(partition: int, segment: int) -> bytes:
-    """The producer id under which the delayed messages of a segment are moved to the end of the partition."""
-    return _producer(b"move", partition, segment, MOVE_MARK)
-
-
-def _producer(purpose: bytes, partition: int, segment: int, mark: bytes) -> bytes:
-    return hashlib.blake2b(f"{partition}/{segment}".encode(), digest_size=8, person=purpose).digest() + mark
+    """The producer id under which the delayed messages of a segment are fired, or moved to the partition's end."""
+    return hashlib.blake2b(f"{partition}/{segment}".encode(), digest_size=8, person=b"fire").digest() + FIRE_MARK
 
 
 class CancelOutcome(enum.StrEnum):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, FLAG_PUBLISH, FLAG_STAGED
 from seriatim_api.delay_limits import DelayLimits
-from seriatim_api.delayed import EARLY_MS_MAX, fire_producer, move_producer
+from seriatim_api.delayed import EARLY_MS_MAX, fire_producer
 from seriatim_api.errors import BadRequestError, OverloadedError, ProducerFencedError, SequenceGapError
 from seriatim_api.ids import make_offset
 from seriatim_api.publications import STAGE_TOPIC
@@ -196,7 +196,7 @@ def test_a_fence_is_stored_only_in_a_new_epoch() -> None:
 
 def test_a_moved_batch_stays_delayed_and_keeps_its_due_time() -> None:
     bench = master()
-    moved = {"is_forward": True, "producer": move_producer(P, 1), "origin": (P, make_offset(1, 7))}
+    moved = {"is_forward": True, "producer": fire_producer(P, 1), "origin": (P, make_offset(1, 7))}
     for number, due_ms in enumerate((bench.wall_ms - 1, bench.wall_ms + 100 * 86_400_000)):
         assert send(bench, due_ms, number=number, epoch=number, **moved) is None
         assert stored(bench) == (FLAG_DELAYED, bench.wall_ms, due_ms)

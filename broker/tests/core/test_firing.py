@@ -19,6 +19,7 @@ from seriatim_broker.core.values import messages as msg
 from seriatim_broker.core.values.delayed import (
     ALONE_BYTES,
     VOLLEY_MESSAGES_MAX,
+    Fired,
     Span,
     VolleyRow,
     first_number,
@@ -568,9 +569,12 @@ def test_a_fence_below_an_epoch_in_the_log_is_stored_again(bench: Firing) -> Non
 
 
 def test_origins_are_mapped_to_the_segment_that_they_were_moved_to() -> None:
-    fired = [Span(make_offset(2, 3), 4), Span(make_offset(1, 10), 6), Span(make_offset(1, 90), 1)]
+    origins = [Span(make_offset(2, 3), 4), Span(make_offset(1, 10), 6), Span(make_offset(1, 90), 1)]
+    fired = [Fired(span, 100, is_moved=False) for span in origins]
     moved = [(40, Span(make_offset(1, 12), 2)), (50, Span(make_offset(1, 14), 9))]
     assert spans_in(2, fired, moved) == (Span(3, 4), Span(40, 2), Span(50, 2))
+    fired = [Fired(span, 50, is_moved=True) for span in origins]
+    assert spans_in(2, fired, moved) == (Span(3, 4), Span(40, 2)), "at 50 is the copy that the volley has made"
 
 
 def test_what_readers_skip_was_not_fired() -> None:
@@ -579,13 +583,14 @@ def test_what_readers_skip_was_not_fired() -> None:
 
     two, one = (Span(10, 2), Span(20, 1)), Span(10, 3)
     begun = [volley(2), volley(2, *two, is_list=True)]
-    assert fired_in([begun], 3) == ((), 2, False), "the list was stored, and not its volley"
-    assert fired_in([begun, [volley(2, *two, is_list=True), volley(2, one), volley(2, Span(5, 1))]], 3).origins == (
-        *two, Span(5, 1),
-    )  # fmt: skip
+
+    def found(*segments: list[StoredVolley]) -> tuple[list[Span], int, bool]:
+        fired, last_epoch, is_fenced = fired_in(enumerate(segments, 2), 1, 3)
+        return [one.origins for one in fired], last_epoch, is_fenced
+
+    assert found(begun) == ([], 2, False), "the list was stored, and not its volley"
+    assert found(begun, [volley(2, *two, is_list=True), volley(2, one), volley(2, Span(5, 1))])[0] == [*two, Span(5, 1)]
     late = [volley(2, Span(7, 1)), volley(4, Span(8, 1))]
-    assert fired_in([[*begun, volley(3)], late], 3) == ((Span(8, 1),), 4, True), (
-        "7 is below a fence in a segment before"
-    )
-    assert fired_in([[volley(3)]], 3).last_epoch == 0, "its own fence"
-    assert fired_in([[volley(3), volley(3, Span(8, 1))]], 3).last_epoch == 3, "another server has that epoch, too"
+    assert found([*begun, volley(3)], late) == ([Span(8, 1)], 4, True), "7 is below a fence in a segment before"
+    assert found([volley(3)])[1] == 0, "its own fence"
+    assert found([volley(3), volley(3, Span(8, 1))])[1] == 3, "another server has that epoch, too"

@@ -93,7 +93,11 @@ class Cluster:
         assert list(partitions) == [7]
         by_no = {segment.no: segment for segment in self.segments}
         found = SimpleNamespace(
-            segments=self.segments, segment=by_no.get, open_segment=(self.segments or [None])[-1], epoch=self.epoch
+            segments=self.segments,
+            segment=by_no.get,
+            open_segment=(self.segments or [None])[-1],
+            epoch=self.epoch,
+            partition=7,
         )
         return [found] if self.segments else []
 
@@ -129,8 +133,8 @@ class Cluster:
         assert deadline_s > 0
         if _method == "CountDelayed":
             return await self.servicer.CountDelayed(request, Context(is_forwarded=True))
-        if _method == "ListFired" and request.producer != fire_producer(7, 1):
-            return delayed_pb2.ListFiredResponse()
+        if _method == "ListFired" and request.moved_origin:
+            return await self.servicer.ListFired(request, Context(is_forwarded=True))
         if _method == "FirstPending":
             self.called.append((broker, (request.partition_id, request.segment)))
         elif _method != "ListFired":
@@ -229,6 +233,7 @@ async def test_a_cancellation_is_tried_again_until_a_server_answers(cluster: Clu
 
 async def test_a_message_of_a_segment_that_is_gone_or_lost_is_not_found(cluster: Cluster) -> None:
     cluster.segments = [segment_at(2, "g2-0", LOST), segment_at(3, "g2-0", OPEN)]
+    cluster.lengths = {3: 100}
     unknown = (None, errors.NotServingError("not known", retry_after_ms=30))
     for no in (1, 2):
         cluster.cancels = [unknown]
@@ -238,12 +243,32 @@ async def test_a_message_of_a_segment_that_is_gone_or_lost_is_not_found(cluster:
     assert answer.messages[0].error.message == "not known"
 
 
+@pytest.mark.parametrize("last", [CancelOutcome.CANCELLED, CancelOutcome.TOO_LATE])
+async def test_a_message_that_was_moved_is_cancelled_in_its_last_place(cluster: Cluster, last: CancelOutcome) -> None:
+    origin, place, end = make_offset(1, 2), make_offset(2, 51), make_offset(3, 8)
+    moved = {"is_moved": True, "origins": (Span(make_offset(1, 1), 4),)}
+    cluster.segments = [segment_at(2, "g2-0", SEALED), segment_at(3, "g2-0", OPEN)]
+    cluster.lengths = {2: 100, 3: 100}
+    cluster.volleys = {
+        2: [*fired_of(1, (4, 2, 2, 1)), StoredVolley(50, fire_producer(7, 1), 2, **moved)],
+        3: [StoredVolley(7, fire_producer(7, 2), 1, **moved)],
+    }
+    cluster.cancels = [
+        (CancelOutcome.NOT_FOUND, None, "", 0, True), (CancelOutcome.TOO_LATE, None, "", 0, True), (last, None),
+    ]  # fmt: skip
+    wanted = {CancelOutcome.CANCELLED: CANCELLED, CancelOutcome.TOO_LATE: delayed_pb2.CANCEL_RESULT_TOO_LATE}
+    assert await cluster.result(origin) == wanted[last]
+    assert [offset for _, offset in cluster.called] == [origin, place, end]
+
+
 async def test_a_message_that_was_stored_earlier_is_cancelled_there(cluster: Cluster) -> None:
     earlier = make_offset(1, 2)
     stored = (None, errors.OutcomeUnknownError("earlier"), "", earlier)
     cluster.cancels = [stored, (CancelOutcome.CANCELLED, None)]
     assert await cluster.result(make_offset(2, 9)) == CANCELLED
     assert [offset for _, offset in cluster.called] == [make_offset(2, 9), earlier]
+    cluster.cancels = [stored, (CancelOutcome.NOT_FOUND, None)]
+    assert await cluster.result(make_offset(2, 9)) == delayed_pb2.CANCEL_RESULT_TOO_LATE, "it was due at once"
     cluster.cancels, cluster.called = [elsewhere(), (CancelOutcome.CANCELLED, None)], []
     cluster.answers = [told(stored_at=earlier)]
     assert await cluster.result(make_offset(2, 9)) == CANCELLED
@@ -352,14 +377,14 @@ async def test_the_server_of_a_segment_is_asked_what_is_pending_until_it_answers
     calls = PendingCalls(cast(Any, cluster), cast(Any, cluster))
     here = SimpleNamespace(no=1, server=MemberId(OWN, "a" * 32))
     cluster.first_pending = [(0, errors.NotServingError("not yet")), (7, None)]
-    assert await calls.first(cast(Any, 7), cast(Any, here)) == 7
+    assert await calls.first(cast(Any, 7), cast(Any, here), 0) == 7
     elsewhere = SimpleNamespace(no=2, server=MemberId("g1-0", "b" * 32))
     cluster.answers = [errors.NotServingError("not yet"), delayed_pb2.FirstPendingResponse(first=9)]
-    assert await calls.first(cast(Any, 7), cast(Any, elsewhere)) == 9
+    assert await calls.first(cast(Any, 7), cast(Any, elsewhere), 40) == 9
     assert cluster.called == [("g1-0", (7, 2))] * 2
     cluster.answers = [errors.BadRequestError("it does not know the call")]
     with pytest.raises(errors.BadRequestError):
-        await calls.first(cast(Any, 7), cast(Any, elsewhere))
+        await calls.first(cast(Any, 7), cast(Any, elsewhere), 40)
 
 
 async def test_a_server_answers_retention_from_its_core(cluster: Cluster) -> None:
@@ -368,6 +393,9 @@ async def test_a_server_answers_retention_from_its_core(cluster: Cluster) -> Non
     assert (await cluster.servicer.FirstPending(request, Context(is_forwarded=True))).first == 7
     with pytest.raises(RefusedError):
         await cluster.servicer.FirstPending(request, Context(is_forwarded=True))
+    request.move_below = 9
+    with pytest.raises(RefusedError, match="only brokers"):
+        await cluster.servicer.FirstPending(request, Context())
 
 
 # ---- what was fired -------------------------------------------------------------------------------------

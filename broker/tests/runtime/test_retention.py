@@ -281,10 +281,10 @@ async def test_what_is_delayed_stays_until_its_server_says_that_it_is_done() -> 
     bench.led[1] = replace(bench.led[1], chain=chain, has_delayed=True)
     assert (await bench.look_at(90))[0] == [], "there is no way to ask"
     pending: dict[int, Any] = {1: 7, 2: 215}
-    asked: list[int] = []
+    asked: list[tuple[int, int]] = []
 
-    async def first(_partition: PartitionId, segment: Segment) -> int:
-        asked.append(segment.no)
+    async def first(_partition: PartitionId, segment: Segment, below: int) -> int:
+        asked.append((segment.no, below))
         if isinstance(pending[segment.no], Exception):
             raise pending[segment.no]
         return int(pending[segment.no])
@@ -297,10 +297,12 @@ async def test_what_is_delayed_stays_until_its_server_says_that_it_is_done() -> 
     (event,) = (await bench.look_at(180))[0]
     assert isinstance(event, Trim)
     assert (event.no, event.start) == (2, Start(210, 210, 1890)), "from the beginning of the batch with 215 on"
-    assert asked == [1, 1, 1, 2]
-    pending[2] = 10_000
+    assert sorted({no for no, _ in asked}) == [1, 2]
+    assert {below for no, below in asked if no == 1} == {40}, "all of it is to be moved"
+    assert max(below for no, below in asked if no == 2) > 215, "before it is to be dropped"
+    pending[2], count = 10_000, len(asked)
     (event,) = (await bench.look_at(210))[0]
     assert isinstance(event, Trim)
     assert event.start is not None
     assert event.start.first > 1000 - 60 * 10 - 10, "as old as it may be"
-    assert asked[4:] == [2], "of segment 1 the answer is known"
+    assert {no for no, _ in asked[count:]} == {2}, "of segment 1 the answer is known"

@@ -740,11 +740,14 @@ class DelayedLog:
     async def check(self) -> None:
         """Compare what is read with what the batches say, page by page."""
         assert await read_all(self.harness, self.builder, self.start.first) == self.builder.batches
+        delayed = (batch for batch in self.builder.batches if batch.header.flags & FLAG_DELAYED)
         rows = [
-            DueRow(batch.header.due_time_ms, batch.header.base_index, batch.header.message_count, batch.size_bytes)
-            for batch in self.builder.batches
-            if batch.header.flags & FLAG_DELAYED
-        ]
+            DueRow(
+                batch.header.due_time_ms, batch.header.base_index, batch.header.message_count, batch.size_bytes,
+                batch.header.origin[1],
+            )
+            for batch in delayed
+        ]  # fmt: skip
         storage, page = self.harness.storage, self.chance.randrange(1, 6)
         until_ms = self.chance.choice((4, 5, 6, 1_000))
         due: list[DueRow] = []

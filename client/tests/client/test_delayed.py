@@ -177,3 +177,9 @@ async def test_figures_are_the_sums_of_all_pages() -> None:
         DelayedStats(0, 6, 27, 5, 3, ()),
         DelayedStats(1, 0, 0, None, 0, (2,)),
     ]
+
+
+async def test_a_moved_message_is_listed_by_its_origin() -> None:
+    listed = page((9, make_offset(5, 7)), (10, make_offset(5, 8)))
+    listed.rows[0].origin = make_offset(1, 3)
+    assert [row.offset async for row in Broker(listed).admin.delayed("t", 1)] == [make_offset(1, 3), make_offset(5, 8)]

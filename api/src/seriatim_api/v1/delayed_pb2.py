@@ -25,47 +25,47 @@ _sym_db = _symbol_database.Default()
 from seriatim_api.v1 import common_pb2 as seriatim_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19seriatim/v1/delayed.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/common.proto\"I\n\x14\x43\x61ncelDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07offsets\x18\x03 \x03(\x04\"`\n\x15\x43\x61ncelDelayedResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.seriatim.v1.CancelledMessage\x12\x16\n\x0eserver_address\x18\x02 \x01(\t\"s\n\x10\x43\x61ncelledMessage\x12)\n\x06result\x18\x01 \x01(\x0e\x32\x19.seriatim.v1.CancelResult\x12\x11\n\tstored_at\x18\x02 \x01(\x04\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.seriatim.v1.Error\"\x93\x01\n\x12ListDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08until_ms\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\r\x12(\n\x05\x61\x66ter\x18\x05 \x01(\x0b\x32\x19.seriatim.v1.DelayedPlace\x12\x10\n\x08segments\x18\x06 \x03(\r\".\n\x0c\x44\x65layedPlace\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\\\n\x0f\x44\x65layedMessages\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x15\n\rmessage_count\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\"\x95\x01\n\x13ListDelayedResponse\x12*\n\x04rows\x18\x01 \x03(\x0b\x32\x1c.seriatim.v1.DelayedMessages\x12\'\n\x04next\x18\x02 \x01(\x0b\x32\x19.seriatim.v1.DelayedPlace\x12\x10\n\x08unserved\x18\x03 \x03(\r\x12\x17\n\x0f\x63\x61ncelled_count\x18\x04 \x01(\x04\"D\n\x13\x43ountDelayedRequest\x12-\n\x08segments\x18\x01 \x03(\x0b\x32\x1b.seriatim.v1.DelayedSegment\"7\n\x0e\x44\x65layedSegment\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\"A\n\x14\x43ountDelayedResponse\x12)\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x19.seriatim.v1.DelayedCount\"K\n\x0c\x44\x65layedCount\x12\x10\n\x08is_known\x18\x01 \x01(\x08\x12\x15\n\rmessage_count\x18\x02 \x01(\x04\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"<\n\x13\x46irstPendingRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\"%\n\x14\x46irstPendingResponse\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\"_\n\x10ListFiredRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x10\n\x08producer\x18\x03 \x01(\x0c\x12\x12\n\nfrom_index\x18\x04 \x01(\x04\"V\n\x0b\x46iredVolley\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x0f\n\x07is_list\x18\x02 \x01(\x08\x12\x0f\n\x07origins\x18\x03 \x03(\x04\x12\x16\n\x0emessage_counts\x18\x04 \x03(\r\"f\n\x11ListFiredResponse\x12)\n\x07volleys\x18\x01 \x03(\x0b\x32\x18.seriatim.v1.FiredVolley\x12\x17\n\nnext_index\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_next_index*\x83\x01\n\x0c\x43\x61ncelResult\x12\x1d\n\x19\x43\x41NCEL_RESULT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43\x41NCEL_RESULT_CANCELLED\x10\x01\x12\x1a\n\x16\x43\x41NCEL_RESULT_TOO_LATE\x10\x02\x12\x1b\n\x17\x43\x41NCEL_RESULT_NOT_FOUND\x10\x03\x32\xa9\x03\n\x07\x44\x65layed\x12V\n\rCancelDelayed\x12!.seriatim.v1.CancelDelayedRequest\x1a\".seriatim.v1.CancelDelayedResponse\x12P\n\x0bListDelayed\x12\x1f.seriatim.v1.ListDelayedRequest\x1a .seriatim.v1.ListDelayedResponse\x12S\n\x0c\x43ountDelayed\x12 .seriatim.v1.CountDelayedRequest\x1a!.seriatim.v1.CountDelayedResponse\x12S\n\x0c\x46irstPending\x12 .seriatim.v1.FirstPendingRequest\x1a!.seriatim.v1.FirstPendingResponse\x12J\n\tListFired\x12\x1d.seriatim.v1.ListFiredRequest\x1a\x1e.seriatim.v1.ListFiredResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19seriatim/v1/delayed.proto\x12\x0bseriatim.v1\x1a\x18seriatim/v1/common.proto\"I\n\x14\x43\x61ncelDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0f\n\x07offsets\x18\x03 \x03(\x04\"`\n\x15\x43\x61ncelDelayedResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.seriatim.v1.CancelledMessage\x12\x16\n\x0eserver_address\x18\x02 \x01(\t\"\x89\x01\n\x10\x43\x61ncelledMessage\x12)\n\x06result\x18\x01 \x01(\x0e\x32\x19.seriatim.v1.CancelResult\x12\x11\n\tstored_at\x18\x02 \x01(\x04\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.seriatim.v1.Error\x12\x14\n\x0cmay_be_moved\x18\x04 \x01(\x08\"\x93\x01\n\x12ListDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x10\n\x08until_ms\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\r\x12(\n\x05\x61\x66ter\x18\x05 \x01(\x0b\x32\x19.seriatim.v1.DelayedPlace\x12\x10\n\x08segments\x18\x06 \x03(\r\".\n\x0c\x44\x65layedPlace\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"l\n\x0f\x44\x65layedMessages\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x15\n\rmessage_count\x18\x03 \x01(\r\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06origin\x18\x05 \x01(\x04\"\x95\x01\n\x13ListDelayedResponse\x12*\n\x04rows\x18\x01 \x03(\x0b\x32\x1c.seriatim.v1.DelayedMessages\x12\'\n\x04next\x18\x02 \x01(\x0b\x32\x19.seriatim.v1.DelayedPlace\x12\x10\n\x08unserved\x18\x03 \x03(\r\x12\x17\n\x0f\x63\x61ncelled_count\x18\x04 \x01(\x04\"D\n\x13\x43ountDelayedRequest\x12-\n\x08segments\x18\x01 \x03(\x0b\x32\x1b.seriatim.v1.DelayedSegment\"7\n\x0e\x44\x65layedSegment\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\"A\n\x14\x43ountDelayedResponse\x12)\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x19.seriatim.v1.DelayedCount\"K\n\x0c\x44\x65layedCount\x12\x10\n\x08is_known\x18\x01 \x01(\x08\x12\x15\n\rmessage_count\x18\x02 \x01(\x04\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"P\n\x13\x46irstPendingRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x12\n\nmove_below\x18\x03 \x01(\x04\"%\n\x14\x46irstPendingResponse\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\"u\n\x10ListFiredRequest\x12\x14\n\x0cpartition_id\x18\x01 \x01(\r\x12\x0f\n\x07segment\x18\x02 \x01(\r\x12\x10\n\x08producer\x18\x03 \x01(\x0c\x12\x12\n\nfrom_index\x18\x04 \x01(\x04\x12\x14\n\x0cmoved_origin\x18\x05 \x01(\x04\"w\n\x0b\x46iredVolley\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x0f\n\x07is_list\x18\x02 \x01(\x08\x12\x0f\n\x07origins\x18\x03 \x03(\x04\x12\x16\n\x0emessage_counts\x18\x04 \x03(\r\x12\x10\n\x08is_moved\x18\x05 \x01(\x08\x12\r\n\x05index\x18\x06 \x01(\x04\"f\n\x11ListFiredResponse\x12)\n\x07volleys\x18\x01 \x03(\x0b\x32\x18.seriatim.v1.FiredVolley\x12\x17\n\nnext_index\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_next_index*\x83\x01\n\x0c\x43\x61ncelResult\x12\x1d\n\x19\x43\x41NCEL_RESULT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43\x41NCEL_RESULT_CANCELLED\x10\x01\x12\x1a\n\x16\x43\x41NCEL_RESULT_TOO_LATE\x10\x02\x12\x1b\n\x17\x43\x41NCEL_RESULT_NOT_FOUND\x10\x03\x32\xa9\x03\n\x07\x44\x65layed\x12V\n\rCancelDelayed\x12!.seriatim.v1.CancelDelayedRequest\x1a\".seriatim.v1.CancelDelayedResponse\x12P\n\x0bListDelayed\x12\x1f.seriatim.v1.ListDelayedRequest\x1a .seriatim.v1.ListDelayedResponse\x12S\n\x0c\x43ountDelayed\x12 .seriatim.v1.CountDelayedRequest\x1a!.seriatim.v1.CountDelayedResponse\x12S\n\x0c\x46irstPending\x12 .seriatim.v1.FirstPendingRequest\x1a!.seriatim.v1.FirstPendingResponse\x12J\n\tListFired\x12\x1d.seriatim.v1.ListFiredRequest\x1a\x1e.seriatim.v1.ListFiredResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'seriatim_api.v1.delayed_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CANCELRESULT']._serialized_start=1464
-  _globals['_CANCELRESULT']._serialized_end=1595
+  _globals['_CANCELRESULT']._serialized_start=1578
+  _globals['_CANCELRESULT']._serialized_end=1709
   _globals['_CANCELDELAYEDREQUEST']._serialized_start=68
   _globals['_CANCELDELAYEDREQUEST']._serialized_end=141
   _globals['_CANCELDELAYEDRESPONSE']._serialized_start=143
   _globals['_CANCELDELAYEDRESPONSE']._serialized_end=239
-  _globals['_CANCELLEDMESSAGE']._serialized_start=241
-  _globals['_CANCELLEDMESSAGE']._serialized_end=356
-  _globals['_LISTDELAYEDREQUEST']._serialized_start=359
-  _globals['_LISTDELAYEDREQUEST']._serialized_end=506
-  _globals['_DELAYEDPLACE']._serialized_start=508
-  _globals['_DELAYEDPLACE']._serialized_end=554
-  _globals['_DELAYEDMESSAGES']._serialized_start=556
-  _globals['_DELAYEDMESSAGES']._serialized_end=648
-  _globals['_LISTDELAYEDRESPONSE']._serialized_start=651
-  _globals['_LISTDELAYEDRESPONSE']._serialized_end=800
-  _globals['_COUNTDELAYEDREQUEST']._serialized_start=802
-  _globals['_COUNTDELAYEDREQUEST']._serialized_end=870
-  _globals['_DELAYEDSEGMENT']._serialized_start=872
-  _globals['_DELAYEDSEGMENT']._serialized_end=927
-  _globals['_COUNTDELAYEDRESPONSE']._serialized_start=929
-  _globals['_COUNTDELAYEDRESPONSE']._serialized_end=994
-  _globals['_DELAYEDCOUNT']._serialized_start=996
-  _globals['_DELAYEDCOUNT']._serialized_end=1071
-  _globals['_FIRSTPENDINGREQUEST']._serialized_start=1073
-  _globals['_FIRSTPENDINGREQUEST']._serialized_end=1133
-  _globals['_FIRSTPENDINGRESPONSE']._serialized_start=1135
-  _globals['_FIRSTPENDINGRESPONSE']._serialized_end=1172
-  _globals['_LISTFIREDREQUEST']._serialized_start=1174
-  _globals['_LISTFIREDREQUEST']._serialized_end=1269
-  _globals['_FIREDVOLLEY']._serialized_start=1271
-  _globals['_FIREDVOLLEY']._serialized_end=1357
-  _globals['_LISTFIREDRESPONSE']._serialized_start=1359
-  _globals['_LISTFIREDRESPONSE']._serialized_end=1461
-  _globals['_DELAYED']._serialized_start=1598
-  _globals['_DELAYED']._serialized_end=2023
+  _globals['_CANCELLEDMESSAGE']._serialized_start=242
+  _globals['_CANCELLEDMESSAGE']._serialized_end=379
+  _globals['_LISTDELAYEDREQUEST']._serialized_start=382
+  _globals['_LISTDELAYEDREQUEST']._serialized_end=529
+  _globals['_DELAYEDPLACE']._serialized_start=531
+  _globals['_DELAYEDPLACE']._serialized_end=577
+  _globals['_DELAYEDMESSAGES']._serialized_start=579
+  _globals['_DELAYEDMESSAGES']._serialized_end=687
+  _globals['_LISTDELAYEDRESPONSE']._serialized_start=690
+  _globals['_LISTDELAYEDRESPONSE']._serialized_end=839
+  _globals['_COUNTDELAYEDREQUEST']._serialized_start=841
+  _globals['_COUNTDELAYEDREQUEST']._serialized_end=909
+  _globals['_DELAYEDSEGMENT']._serialized_start=911
+  _globals['_DELAYEDSEGMENT']._serialized_end=966
+  _globals['_COUNTDELAYEDRESPONSE']._serialized_start=968
+  _globals['_COUNTDELAYEDRESPONSE']._serialized_end=1033
+  _globals['_DELAYEDCOUNT']._serialized_start=1035
+  _globals['_DELAYEDCOUNT']._serialized_end=1110
+  _globals['_FIRSTPENDINGREQUEST']._serialized_start=1112
+  _globals['_FIRSTPENDINGREQUEST']._serialized_end=1192
+  _globals['_FIRSTPENDINGRESPONSE']._serialized_start=1194
+  _globals['_FIRSTPENDINGRESPONSE']._serialized_end=1231
+  _globals['_LISTFIREDREQUEST']._serialized_start=1233
+  _globals['_LISTFIREDREQUEST']._serialized_end=1350
+  _globals['_FIREDVOLLEY']._serialized_start=1352
+  _globals['_FIREDVOLLEY']._serialized_end=1471
+  _globals['_LISTFIREDRESPONSE']._serialized_start=1473
+  _globals['_LISTFIREDRESPONSE']._serialized_end=1575
+  _globals['_DELAYED']._serialized_start=1712
+  _globals['_DELAYED']._serialized_end=2137
 # @@protoc_insertion_point(module_scope)

@@ -111,9 +111,12 @@ class CancelledMessage(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     STORED_AT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    MAY_BE_MOVED_FIELD_NUMBER: _builtins.int
     result: Global___CancelResult.ValueType
     stored_at: _builtins.int
     """between brokers: the message is at this offset, and must be cancelled there"""
+    may_be_moved: _builtins.bool
+    """between brokers: the result holds only if the message is in no later place"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """why there is no result"""
@@ -124,10 +127,11 @@ class CancelledMessage(_message.Message):
         result: Global___CancelResult.ValueType = ...,
         stored_at: _builtins.int = ...,
         error: _common_pb2.Error | None = ...,
+        may_be_moved: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "result", b"result", "stored_at", b"stored_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "may_be_moved", b"may_be_moved", "result", b"result", "stored_at", b"stored_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -210,6 +214,7 @@ class DelayedMessages(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     due_ms: _builtins.int
     """since 1970"""
     offset: _builtins.int
@@ -218,6 +223,8 @@ class DelayedMessages(_message.Message):
     """the offsets of the others follow, without those that were cancelled"""
     size_bytes: _builtins.int
     """of the batch"""
+    origin: _builtins.int
+    """where the first one was stored first, if it was moved; cancels it, too"""
     def __init__(
         self,
         *,
@@ -225,10 +232,11 @@ class DelayedMessages(_message.Message):
         offset: _builtins.int = ...,
         message_count: _builtins.int = ...,
         size_bytes: _builtins.int = ...,
+        origin: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "message_count", b"message_count", "offset", b"offset", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due_ms", b"due_ms", "message_count", b"message_count", "offset", b"offset", "origin", b"origin", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -368,17 +376,21 @@ class FirstPendingRequest(_message.Message):
 
     PARTITION_ID_FIELD_NUMBER: _builtins.int
     SEGMENT_FIELD_NUMBER: _builtins.int
+    MOVE_BELOW_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
+    move_below: _builtins.int
+    """what is delayed below this index is moved; only brokers may ask for it"""
     def __init__(
         self,
         *,
         partition_id: _builtins.int = ...,
         segment: _builtins.int = ...,
+        move_below: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["move_below", b"move_below", "partition_id", b"partition_id", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -412,6 +424,7 @@ class ListFiredRequest(_message.Message):
     SEGMENT_FIELD_NUMBER: _builtins.int
     PRODUCER_FIELD_NUMBER: _builtins.int
     FROM_INDEX_FIELD_NUMBER: _builtins.int
+    MOVED_ORIGIN_FIELD_NUMBER: _builtins.int
     partition_id: _builtins.int
     segment: _builtins.int
     """whose log is read"""
@@ -419,6 +432,8 @@ class ListFiredRequest(_message.Message):
     """16 bytes, of the volleys"""
     from_index: _builtins.int
     """of the segment that is read"""
+    moved_origin: _builtins.int
+    """only volleys that moved the message that was stored first there; 0: all"""
     def __init__(
         self,
         *,
@@ -426,10 +441,11 @@ class ListFiredRequest(_message.Message):
         segment: _builtins.int = ...,
         producer: _builtins.bytes = ...,
         from_index: _builtins.int = ...,
+        moved_origin: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_index", b"from_index", "partition_id", b"partition_id", "producer", b"producer", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_index", b"from_index", "moved_origin", b"moved_origin", "partition_id", b"partition_id", "producer", b"producer", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -445,10 +461,16 @@ class FiredVolley(_message.Message):
     IS_LIST_FIELD_NUMBER: _builtins.int
     ORIGINS_FIELD_NUMBER: _builtins.int
     MESSAGE_COUNTS_FIELD_NUMBER: _builtins.int
+    IS_MOVED_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """of the producer"""
     is_list: _builtins.bool
     """the origins are those of the next volley"""
+    is_moved: _builtins.bool
+    """its messages are still delayed"""
+    index: _builtins.int
+    """the first one of it"""
     @_builtins.property
     def origins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """where messages were stored first: the first one of those that follow one another"""
@@ -464,10 +486,12 @@ class FiredVolley(_message.Message):
         is_list: _builtins.bool = ...,
         origins: _abc.Iterable[_builtins.int] | None = ...,
         message_counts: _abc.Iterable[_builtins.int] | None = ...,
+        is_moved: _builtins.bool = ...,
+        index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "is_list", b"is_list", "message_counts", b"message_counts", "origins", b"origins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "index", b"index", "is_list", b"is_list", "is_moved", b"is_moved", "message_counts", b"message_counts", "origins", b"origins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

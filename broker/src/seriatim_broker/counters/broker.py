@@ -59,6 +59,7 @@ class Counters:
     appended_bytes: int = 0
     committed_batches: int = 0
     delayed_cancelled: int = 0
+    delayed_moved: int = 0
     delivered_batches: int = 0
     delivered_bytes: int = 0
     publications_decided: int = 0

@@ -26,6 +26,7 @@ _COUNTERS: Final = (
     ("appended_bytes", "Bytes of producers that were accepted, headers included"),
     ("committed_batches", "Batches answered as accepted, at their ack level"),
     ("delayed_cancelled", "Cancellations of delayed messages that this broker, as their server, answered with success"),
+    ("delayed_moved", "Delayed messages that this broker, as their server, moved before retention dropped them"),
     ("delivered_batches", "Batches sent to consumers"),
     ("delivered_bytes", "Bytes sent to consumers"),
     ("range_batches", "Batches sent to readers of ranges"),

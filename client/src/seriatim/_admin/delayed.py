@@ -58,7 +58,9 @@ class DelayedAdmin(GroupOperations):
             async for page in self._delayed_pages(topic, number, until_ms, ROWS_PER_PAGE):
                 unserved.update(page.unserved)
                 for row in page.rows:
-                    yield DelayedMessages(number, row.offset, row.due_ms, row.message_count, row.size_bytes)
+                    yield DelayedMessages(
+                        number, row.origin or row.offset, row.due_ms, row.message_count, row.size_bytes
+                    )
             if unserved and on_unserved is not None:
                 on_unserved(number, tuple(sorted(unserved)))
             elif unserved:

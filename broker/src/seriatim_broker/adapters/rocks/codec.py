@@ -49,6 +49,7 @@ _EXTENT: Final = struct.Struct("<I")
 _RUN: Final = struct.Struct("<IQ")
 _RUN_APART: Final = struct.Struct("<IQI")
 _SIZES: Final = struct.Struct("<II")
+_ORIGIN: Final = struct.Struct("<Q")
 _DUE: Final = struct.Struct("<q")
 _STORED_VOLLEY: Final = struct.Struct("<16sIB")
 
@@ -165,7 +166,7 @@ def read_window(value: bytes) -> Window:
 
 def write_sizes(row: DueRow) -> bytes:
     """The value of a delayed batch's row by due time."""
-    return _SIZES.pack(row.message_count, row.size_bytes)
+    return _SIZES.pack(row.message_count, row.size_bytes) + (_ORIGIN.pack(row.origin) if row.origin else b"")
 
 
 def read_delayed(due_ms: int, index: int, value: bytes) -> DueRow:
@@ -174,9 +175,11 @@ def read_delayed(due_ms: int, index: int, value: bytes) -> DueRow:
     Raises:
         CorruptionError: The value cannot be read.
     """
-    if len(value) != _SIZES.size:
+    if len(value) not in (_SIZES.size, _SIZES.size + _ORIGIN.size):
         raise CorruptionError(f"the row of a delayed batch has {len(value)} bytes")
-    return DueRow(due_ms, index, *_SIZES.unpack(value))
+    origin = _ORIGIN.unpack_from(value, _SIZES.size)[0] if len(value) > _SIZES.size else 0
+    message_count, size_bytes = _SIZES.unpack_from(value)
+    return DueRow(due_ms, index, message_count, size_bytes, origin)
 
 
 def write_due(due_ms: int) -> bytes:
@@ -198,7 +201,8 @@ def read_due(value: bytes) -> int:
 
 def write_stored_volley(volley: StoredVolley) -> bytes:
     """The value of the row of a volley."""
-    return _STORED_VOLLEY.pack(volley.producer, volley.epoch, volley.is_list) + write_origins(volley.origins)
+    kind = volley.is_list | volley.is_moved << 1
+    return _STORED_VOLLEY.pack(volley.producer, volley.epoch, kind) + write_origins(volley.origins)
 
 
 def read_stored_volley(index: int, value: bytes) -> StoredVolley:
@@ -208,11 +212,11 @@ def read_stored_volley(index: int, value: bytes) -> StoredVolley:
         CorruptionError: The value cannot be read.
     """
     try:
-        producer, epoch, is_list = _STORED_VOLLEY.unpack_from(value)
+        producer, epoch, kind = _STORED_VOLLEY.unpack_from(value)
         origins = read_origins(value[_STORED_VOLLEY.size :])
     except struct.error as exc:
         raise CorruptionError(f"the row of a volley has {len(value)} bytes") from exc
-    return StoredVolley(index, producer, epoch, origins, bool(is_list))
+    return StoredVolley(index, producer, epoch, origins, bool(kind & 1), bool(kind & 2))
 
 
 # ---- control records ------------------------------------------------------------------------------------

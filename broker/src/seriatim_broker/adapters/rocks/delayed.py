@@ -1,14 +1,14 @@
 """Rows of delayed batches: what is due next, and which delayed batch has an index.
 
-Each delayed batch of a log has two rows in the column family `delay` (58 bytes with their keys):
+Each delayed batch of a log has two rows in the column family `delay` (58 bytes with their keys, 66 if it was moved):
 
-    by due time   due time, first index -> messages, bytes
+    by due time   due time, first index -> messages, bytes, and where the first message was stored first if it was moved
     by index      first index -> due time
 
 A batch that a broker made of delayed messages has a row, too (50 bytes). So a server whose ledger is lost can learn
 which volleys are stored:
 
-    volley           first index -> producer, epoch, whether it is a list, origins
+    volley           first index -> producer, epoch, whether it is a list, whether it was moved, origins
 
 Rule `rows-with-log` (I12): they are written with the batch, and deleted with it, in the same group. Without it:
 

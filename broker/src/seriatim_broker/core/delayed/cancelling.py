@@ -43,8 +43,8 @@ def cancel(broker: BrokerState, partition: Partition, event: CancelDelayed) -> N
     if chain is None or no > chain.open_segment.no:
         partition.read_chain(broker)
         serving.try_again(broker, event.request, "this broker does not know the segment yet")
-    elif segment is None or segment.state is SegmentState.LOST:
-        _answer(broker, event.request, CancelOutcome.NOT_FOUND)
+    elif segment is None or segment.state is SegmentState.LOST or (log is not None and index < log.start):
+        broker.out.emit(DelayedCancelled(event.request, CancelOutcome.NOT_FOUND, None, may_be_moved=True))
     elif segment.server != broker.member:
         serving.ask_for_server(broker, partition, segment)
         error = errors.GroupHeadElsewhereError(f"segment {no} is served by {segment.server.broker}", segment=no)
@@ -59,7 +59,7 @@ def cancel(broker: BrokerState, partition: Partition, event: CancelDelayed) -> N
             serving.try_again(
                 broker, event.request, f"segment {no} is about to be served, or one before it is not settled"
             )
-        elif index >= log.readable_below or index < log.start:
+        elif index >= log.readable_below:
             _answer_absent(broker, event.request, log, index)
         else:
             serial = broker.new_serial()
@@ -87,6 +87,14 @@ def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> 
       1. d is in volley 1, which only the server's memory has. A cancellation is answered: too late. The server dies.
       2. The next server knows nothing of volley 1, and cancels d.
 
+    Rule `cancel-moving` (D2): a message in a move waits until the move is stored. Without it:
+      1. d is in volley 1, which moves it, and is sent. A cancellation is answered: cancelled.
+      2. The master stores volley 1. d is fired in its new place.
+
+    Rule `moved-is-not-late` (D3): what was moved is cancelled in its new place. Without it:
+      1. d is due in a month, and was moved. A cancellation is answered: too late.
+      2. The same cancellation names the new place, and is answered: cancelled.
+
     Rule `cancel-looks-again` (D2, D3): the server asks for its right after the read. Without it:
       1. The server reads for half a second, and is cut off meanwhile. Another member takes the right, and cancels d.
       2. The read is over. d is in volley 1 in the memory of the former server, so it answers: too late.
@@ -108,8 +116,10 @@ def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> 
         _confirm(broker, firing, request, index)
     elif _answer_repeat(broker, partition, firing, asked, event.header):
         pass
-    elif volley is not None and not (volley.number and ledger.is_common(firing, volley.written)):
-        serving.try_again(broker, request, "the message is about to be fired")
+    elif volley is not None and (volley.is_move or not (volley.number and ledger.is_common(firing, volley.written))):
+        serving.try_again(broker, request, "the message is about to be fired or moved")
+    elif index in firing.moved:
+        broker.out.emit(DelayedCancelled(request, CancelOutcome.TOO_LATE, None, may_be_moved=True))
     elif volley is not None or not firing.passed.not_passed(index, index + 1):
         _answer(broker, request, CancelOutcome.TOO_LATE)
     else:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Final
 
-from seriatim_api.batch import FLAG_FIRED, make_header
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, make_header
 from seriatim_api.delayed import fire_producer
 from seriatim_api.ids import MemberId
 
@@ -44,7 +44,7 @@ from ..values.kinds import TimerKind
 from ..values.log import DueRow
 from ..values.segment import Segment
 from ..values.segments import Changes
-from . import cancelling, ledger, retaining, serving, volley_fence
+from . import cancelling, ledger, moving, retaining, serving, volley_fence
 
 AHEAD_MS: Final = 2_000
 """Rows that are due within this time are in memory."""
@@ -161,6 +161,7 @@ def _go_on(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     retaining.confirm(broker, firing)
     _read_ahead(broker, partition, firing)
     _make_volleys(broker, partition, firing, log)
+    moving.go_on(broker, partition, firing, log)
     _read(broker, partition, firing)
     is_waiting = log.delayed is not None and bool(log.delayed.fresh)  # for the disk: see `_take_fresh`
     if firing.is_done is False and firing.has_none_left and not is_waiting and log.record.sealed_len is not None:
@@ -313,8 +314,8 @@ def _drop_repeats(broker: BrokerState, partition: Partition, firing: Firing, vol
         firing.passed.pass_over(range(first, until))
     firing.drop_volley(volley)
     left = [span for one in volley.spans for span in firing.left_of(DueRow(volley.due_ms, *one, 0))]
-    if left:
-        firing.add_volley(volley.due_ms, tuple(left))
+    for spans in [(span,) for span in left] if volley.is_move else [tuple(left)] if left else []:
+        firing.add_volley(volley.due_ms, spans, is_move=volley.is_move)
     return True
 
 
@@ -392,7 +393,7 @@ def _header(partition: Partition, producer: bytes, number: tuple[int, int], voll
         last_timestamp_ms=row.last_timestamp_ms,
         body_length=len(row.body),
         body_crc=row.body_crc,
-        flags=row.flags | FLAG_FIRED,
+        flags=row.flags | (FLAG_DELAYED if volley.is_move else FLAG_FIRED),
         due_time_ms=volley.due_ms,
         key_hash=row.key_hash,
         origin=row.origin,

@@ -100,4 +100,6 @@ def _left(firing: Firing, row: DueRow) -> DueRow | None:
     left = firing.left_of(row)
     if not left:
         return None
-    return row._replace(index=left[0].first, message_count=sum(span.message_count for span in left))
+    first, message_count = left[0].first, sum(span.message_count for span in left)
+    origin = row.origin + first - row.index if row.origin else 0
+    return row._replace(index=first, message_count=message_count, origin=origin)

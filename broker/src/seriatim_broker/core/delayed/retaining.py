@@ -14,7 +14,7 @@ from ..state.delayed import Firing, Retaining
 from ..state.partition import Partition
 from ..values.delayed_messages import AskPending, PendingFound, PendingRead, ReadPending
 from ..values.kinds import TimerKind
-from . import ledger, serving
+from . import ledger, moving, serving
 
 ROWS_PER_READ: Final = 512
 
@@ -31,6 +31,7 @@ def ask(broker: BrokerState, partition: Partition, event: AskPending) -> None:
         serving.refuse_pending(broker, event.request, f"nothing is known of segment {event.segment_no} here now")
         return
     firing.retention.new.append(event.request)
+    moving.want(firing, event.move_below)
     _read(broker, partition, firing)
 
 
@@ -44,6 +45,8 @@ def _read(broker: BrokerState, partition: Partition, firing: Firing) -> None:
 def on_read(broker: BrokerState, partition: Partition, event: PendingRead) -> None:
     """Rows by index were read, from the floor on: raise the floor to the first message that is not done."""
     firing = partition.firing.get(event.segment_no)
+    if firing is not None and firing.moving.reading == event.serial:
+        moving.on_read(broker, partition, firing, event)
     if firing is None or firing.retention.reading != event.serial:
         return
     asked, floor, rows = firing.retention, firing.passed, event.rows

@@ -109,6 +109,8 @@ def on_read(broker: BrokerState, partition: Partition, event: FiredRead) -> None
     else:
         for span in event.fired:
             firing.passed.pass_over(span.indexes)
+        for index in (index for span in event.moved for index in span.indexes):
+            firing.moved.add(index)
         firing.learned()
         firing.volleys.taken()
         broker.out.note("fired_messages_read", partition.id, segment=firing.no)

@@ -80,6 +80,7 @@ class BrokerState(State):
     # until when it counts
     forwarding_bytes: dict[tuple[PartitionId, str], tuple[int, int]] = field(default_factory=dict)
     has_delayed: bool = False  # a log here has delayed batches, perhaps all of them fired
+    moves_from_us: int = 0  # more delayed messages are moved from then on
     clock_ahead_ms: int = 0  # how far the wall clock was ahead of the monotonic one at the last heartbeat
     carried_bytes: int = 0  # of staged batches in memory, for publications under way
     producer_bytes: int = 0  # of the producer tables of segments that are not sealed here, in memory

@@ -22,6 +22,7 @@ from ..values.delayed import (
     parts_of,
     volley_name,
     write_cancelled,
+    write_moved,
     write_next_number,
     write_volley,
 )
@@ -73,11 +74,13 @@ class Volley(Item):
     Attributes:
         due_ms: The latest due time in it.
         spans: Its messages, in the order in which they are fired.
+        is_move: They are moved, and not fired.
         row: Its body, once it is read.
     """
 
     due_ms: int = 0
     spans: tuple[Span, ...] = ()
+    is_move: bool = False
     row: VolleyRow | None = None
 
     @property
@@ -193,6 +196,23 @@ class RetentionAsked(State):
 
 
 @dataclass(slots=True, eq=False)
+class Moving(State):
+    """What is moved before retention drops it.
+
+    Attributes:
+        below: Messages below this index are to be moved.
+        at: Those below this one were moved, or are in `rows`, or are due soon.
+        rows: Rows of batches that are moved next, by index.
+        reading: The serial of the read of more rows; 0: none is under way.
+    """
+
+    below: int = 0
+    at: int = 0
+    rows: tuple[DueRow, ...] = ()
+    reading: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Fence(State):
     """The control batch that a server stores before its volleys (`delayed.volley_fence`).
 
@@ -224,6 +244,7 @@ class Firing(State):
         ledger: Who has the delay ledger on disk.
         passed: The indexes with which this segment is done. Those below its floor are all of delayed messages that are.
         cancelled: Those of them that were cancelled.
+        moved: Those of them that were moved.
         volleys: The volleys that are read, numbered and sent.
         ahead: The rows that come next.
         in_volleys: The indexes that are in volleys.
@@ -235,6 +256,7 @@ class Firing(State):
         cancels: Requests to cancel that wait for a control record.
         reads: Those for which the disk is read, by the serial of the read.
         retention: What retention asks.
+        moving: What is moved for it.
         other_count: How many other indexes are passed, because the floor was raised over them.
         kept_until_us: It stays in memory until then: cancellations may be repeated.
     """
@@ -243,6 +265,7 @@ class Firing(State):
     server_epoch: int
     passed: Window
     cancelled: Marks
+    moved: Marks
     fence: Fence
     ledger: Ledger = field(default_factory=Ledger)
     volleys: NumberedSending[Volley] = field(default_factory=lambda: NumberedSending(LIMITS))
@@ -257,15 +280,16 @@ class Firing(State):
     cancels: list[Cancelling] = field(default_factory=list)
     reads: dict[int, Cancelling] = field(default_factory=dict)
     retention: RetentionAsked = field(default_factory=RetentionAsked)
+    moving: Moving = field(default_factory=Moving)
     other_count: int = 0
 
     @classmethod
     def of(cls, no: int, server_epoch: int, floor: int, rows: DelayRows) -> Firing:
         """What this member knows when it begins to serve the segment."""
         fence = Fence(parts_of(rows.next_number)[0] + 1)
-        firing = cls(no, server_epoch, Window(floor, rows.passed), Marks(rows.cancelled), fence)
+        firing = cls(no, server_epoch, Window(floor, rows.passed), Marks(rows.cancelled), Marks(rows.moved), fence)
         for record in rows.volleys:
-            volley = firing.add_volley(record.due_ms, record.spans)
+            volley = firing.add_volley(record.due_ms, record.spans, is_move=record.is_move)
             volley.number = record.number
         firing.volleys.taken_up()
         firing.volleys.next_number = first_number(fence.epoch)
@@ -290,7 +314,7 @@ class Firing(State):
             self.drop_volley(volley)
             if volley.number and volley not in self.numbered:
                 dropped.append(volley.number)
-        self.numbered, self.ahead = [], Ahead()
+        self.numbered, self.ahead, self.moving = [], Ahead(), Moving()
         self.volleys.next_number = first_number(self.fence.epoch)
 
     def learned(self) -> None:
@@ -299,9 +323,9 @@ class Firing(State):
         self.ended += self.fence.dropped
         self.fence.dropped = []
 
-    def add_volley(self, due_ms: int, spans: tuple[Span, ...]) -> Volley:
-        """These messages are fired together."""
-        volley = Volley(spans[0].first.to_bytes(8, "big"), due_ms=due_ms, spans=spans)
+    def add_volley(self, due_ms: int, spans: tuple[Span, ...], *, is_move: bool = False) -> Volley:
+        """These messages are fired or moved together."""
+        volley = Volley(spans[0].first.to_bytes(8, "big"), due_ms=due_ms, spans=spans, is_move=is_move)
         self.volleys.waiting[volley.name] = volley
         for span in spans:
             self.in_volleys.update(span.indexes)
@@ -327,7 +351,7 @@ class Firing(State):
         for known in waiting.values():
             self.volleys.waiting[known.name] = known
             if known is volley:
-                self.add_volley(volley.due_ms, tuple(rest))
+                self.add_volley(volley.due_ms, tuple(rest), is_move=volley.is_move)
 
     def end_read(self, serial: int) -> Volley | None:
         """A read is over. Returns its volley, wherever it waits by now; None: it is not waited for any more."""
@@ -364,12 +388,23 @@ class Firing(State):
         self.volleys.next_number = volley.number + volley.batch_count - 1 + volley.message_count
         self.numbered.append(volley)
 
+    def give_up_moving(self) -> None:
+        """Moves were dropped: their rows are read again, and nothing is moved until retention asks again."""
+        self.ahead, self.moving = Ahead(), Moving()
+
     def end_volley(self, volley: Volley) -> None:
-        """The volley is stored: its messages are passed."""
+        """The volley is stored: its messages are passed.
+
+        Rule `moved-is-stored` (D1, D5): what is moved is passed then, and not when it has a number. Without it:
+          1. The move of d has a number, and is sent. Retention hears that nothing below d is delayed, and drops d.
+          2. The master of the open segment dies before it has stored the move. d is on no disk.
+        """
         self.drop_volley(volley)
         self.ended.append(volley.number)
         for span in volley.spans:
             self.passed.pass_over(span.indexes)
+            for index in span.indexes if volley.is_move else ():
+                self.moved.add(index)
 
     def stored_count(self, batch_count: int) -> int:
         """How many volleys of the last request are stored if its first batches are."""
@@ -408,7 +443,7 @@ class Firing(State):
     @property
     def is_changed(self) -> bool:
         """Whether something is in no control record yet."""
-        changed = self.passed.changed or self.passed.gone or self.cancelled.changed
+        changed = self.passed.changed or self.passed.gone or self.cancelled.changed or self.moved.changed
         is_raised = self.passed.floor != self.ledger.acked
         is_news = is_raised or changed or not self.fence.is_written
         return bool(is_news or self.numbered or self.ended or self.is_done)
@@ -428,7 +463,11 @@ class Firing(State):
         self.retention.written(serial)
         puts, deletes = self.passed.take_changes()
         puts += [write_cancelled(block, self.cancelled.blocks[block]) for block in sorted(self.cancelled.changed)]
-        puts += [write_volley(VolleyRecord(volley.number, volley.due_ms, volley.spans)) for volley in self.numbered]
+        puts += [write_moved(block, self.moved.blocks[block]) for block in sorted(self.moved.changed)]
+        puts += [
+            write_volley(VolleyRecord(volley.number, volley.due_ms, volley.spans, volley.is_move))
+            for volley in self.numbered
+        ]
         if not self.fence.is_written:
             puts += [(LEARNS, b"")] if self.fence.learns else []
             deletes += [] if self.fence.learns else [LEARNS]
@@ -438,5 +477,6 @@ class Firing(State):
         if self.is_done:
             puts.append((DONE, b""))
             self.is_done = None
-        self.cancelled.changed, self.numbered, self.ended, self.fence.is_written = set(), [], [], True
+        self.cancelled.changed, self.moved.changed = set(), set()
+        self.numbered, self.ended, self.fence.is_written = [], [], True
         return LedgerChange(tuple(puts), tuple(deletes))

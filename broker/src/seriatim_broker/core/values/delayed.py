@@ -6,15 +6,17 @@ record named `/delayed/<segment>`, which is no legal name of a consumer group, w
     name                    value
     "b" block (u64)         the passed bits of 1,024 indexes, as in the ledger of a consumer group
     "c" block (u64)         the bits of those that were cancelled; they are passed too
-    "n" number              a volley that was given this number: the latest due time in it (i64, ms since 1970), and its
-                            messages: of those that follow one another, the first index (u64) and how many (u32)
+    "m" block (u64)         the bits of those that were moved; they are passed too
+    "n" number              a volley that was given this number: the latest due time in it (i64, ms since 1970), whether
+                            it is moved and not fired (u8), and its messages: of those that follow one another, the
+                            first index (u64) and how many (u32)
     "f"                     the next number
     "l"                     what was fired is to be read in the log before anything more is fired
     "d"                     the segment is sealed, and nothing of it is left to be fired
 
 A number is a producer epoch (u32), which belongs to one server of the segment, and the sequence of the first message in
 this epoch (u64). Sequence 0 is that of the fence. Numbers are big-endian. An index is passed when nothing more is to be
-done with its message in this segment: it was fired, cancelled, or is a repeat that readers skip.
+done with its message in this segment: it was fired, moved, cancelled, or is a repeat that readers skip.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from seriatim_api.batch import BatchHeader
-from seriatim_api.delayed import FIRE_MARK, MOVE_MARK
+from seriatim_api.delayed import FIRE_MARK
 from seriatim_api.ids import split_offset
 
 from .ledger_rows import LedgerRowError
@@ -38,6 +40,7 @@ ALONE_BYTES: Final = 16 << 10
 
 _PASSED: Final = b"b"
 _CANCELLED: Final = b"c"
+_MOVED: Final = b"m"
 _VOLLEY: Final = b"n"
 _NEXT: Final = b"f"
 LEARNS: Final = b"l"
@@ -47,7 +50,7 @@ DONE: Final = b"d"
 _NUMBER: Final = struct.Struct(">Q")
 _VOLLEY_NUMBER: Final = struct.Struct(">IQ")
 _SEQUENCE_BITS: Final = 64
-_DUE: Final = struct.Struct(">q")
+_OF_VOLLEY: Final = struct.Struct(">q?")
 _SPAN: Final = struct.Struct(">QI")
 
 
@@ -83,6 +86,20 @@ class Span(NamedTuple):
         return range(self.first, self.first + self.message_count)
 
 
+class Fired(NamedTuple):
+    """Messages that are in a volley.
+
+    Attributes:
+        origins: The offsets where they were stored first.
+        below: They were delayed below this index, in the segment that fires them.
+        is_moved: They were moved, and not fired.
+    """
+
+    origins: Span
+    below: int
+    is_moved: bool
+
+
 class VolleyRecord(NamedTuple):
     """A volley as the ledger has it.
 
@@ -90,11 +107,13 @@ class VolleyRecord(NamedTuple):
         number: Its number.
         due_ms: The latest due time in it.
         spans: Its messages, in the order in which they are fired.
+        is_move: They are moved, and not fired.
     """
 
     number: int
     due_ms: int
     spans: tuple[Span, ...]
+    is_move: bool = False
 
 
 class Amount(NamedTuple):
@@ -158,7 +177,7 @@ def is_control_body(header: BatchHeader, body: bytes) -> bool:
     """Whether a control batch may have this body: nothing, or a list of no more spans than a volley has messages."""
     if header.message_count != 1 or not body:
         return header.message_count == 1
-    is_list = header.producer.endswith((FIRE_MARK, MOVE_MARK)) and header.base_sequence > 0
+    is_list = header.producer.endswith(FIRE_MARK) and header.base_sequence > 0
     return is_list and len(body) % _SPAN.size == 0 and len(body) <= _SPAN.size * VOLLEY_MESSAGES_MAX
 
 
@@ -169,7 +188,16 @@ def cancelled_name(block: int) -> bytes:
 
 def write_cancelled(block: int, bits: int) -> tuple[bytes, bytes]:
     """The row with the cancelled indexes of a block: bit i says that the index 1,024 * block + i was cancelled."""
-    return cancelled_name(block), bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    return cancelled_name(block), _bits(bits)
+
+
+def write_moved(block: int, bits: int) -> tuple[bytes, bytes]:
+    """The row with the moved indexes of a block, as `write_cancelled` writes it."""
+    return _MOVED + _NUMBER.pack(block), _bits(bits)
+
+
+def _bits(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
 def volley_name(number: int) -> bytes:
@@ -179,7 +207,7 @@ def volley_name(number: int) -> bytes:
 
 def write_volley(volley: VolleyRecord) -> tuple[bytes, bytes]:
     """The row of a volley."""
-    return volley_name(volley.number), _DUE.pack(volley.due_ms) + write_origins(volley.spans)
+    return volley_name(volley.number), _OF_VOLLEY.pack(volley.due_ms, volley.is_move) + write_origins(volley.spans)
 
 
 def write_next_number(number: int) -> tuple[bytes, bytes]:
@@ -193,6 +221,7 @@ class DelayRows(NamedTuple):
     Attributes:
         passed: Bits by block.
         cancelled: Bits by block.
+        moved: Bits by block.
         volleys: The volleys that were given a number and are not known to be stored, by their numbers.
         next_number: The next number.
         learns: What was fired is to be read in the log first.
@@ -200,6 +229,7 @@ class DelayRows(NamedTuple):
 
     passed: dict[int, int]
     cancelled: dict[int, int]
+    moved: dict[int, int]
     volleys: tuple[VolleyRecord, ...]
     next_number: int
     learns: bool = False
@@ -213,18 +243,22 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
     """
     passed: dict[int, int] = {}
     cancelled: dict[int, int] = {}
+    moved: dict[int, int] = {}
     volleys: list[VolleyRecord] = []
     next_number, learns = 1, False
     for name, value in rows:
         kind = name[:1]
         try:
             if kind == _VOLLEY:
-                spans = read_origins(value[_DUE.size :])
-                volleys.append(VolleyRecord(_read_number(name[1:]), _DUE.unpack_from(value)[0], spans))
+                due_ms, is_move = _OF_VOLLEY.unpack_from(value)
+                spans = read_origins(value[_OF_VOLLEY.size :])
+                volleys.append(VolleyRecord(_read_number(name[1:]), due_ms, spans, is_move))
             elif kind == _NEXT:
                 next_number = _read_number(value)
             elif kind == _CANCELLED:
                 cancelled[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
+            elif kind == _MOVED:
+                moved[_NUMBER.unpack(name[1:])[0]] = int.from_bytes(value, "little")
             elif name == DONE:
                 continue
             elif name == LEARNS:
@@ -235,7 +269,7 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
                 raise LedgerRowError(f"a row of a delay ledger begins with {kind!r}")
         except struct.error as exc:
             raise LedgerRowError(f"the row {name[:40]!r} of a delay ledger cannot be read: {exc}") from exc
-    return DelayRows(passed, cancelled, tuple(sorted(volleys)), next_number, learns)
+    return DelayRows(passed, cancelled, moved, tuple(sorted(volleys)), next_number, learns)
 
 
 def _read_number(value: bytes) -> int:
@@ -243,22 +277,27 @@ def _read_number(value: bytes) -> int:
     return int(producer_epoch) << _SEQUENCE_BITS | int(sequence)
 
 
-def spans_in(segment_no: int, fired: Iterable[Span], moved: Iterable[tuple[int, Span]]) -> tuple[Span, ...]:
-    """Where messages that were fired are delayed in a segment.
+def spans_in(segment_no: int, fired: Iterable[Fired], moved: Iterable[tuple[int, Span]]) -> tuple[Span, ...]:
+    """Where messages that were fired or moved are delayed in a segment.
 
     Args:
         segment_no: The number of the segment.
-        fired: The offsets where messages were stored first.
+        fired: What volleys say of it.
         moved: What was moved into the segment: the index, and where the messages were stored first.
+
+    Rule `volley-is-later` (D1): a volley says nothing of the places after it. Without it:
+      1. d was moved into segment 3, and from there to the end of segment 3, under the same origin.
+      2. Another server has to learn what was fired of segment 3. The second move says that d is done in both places.
+      3. d is never fired.
     """
     found: list[Span] = []
     into = sorted(moved, key=lambda row: row[1])
-    for origin, count in fired:
+    for (origin, count), below, _ in fired:
         no, index = split_offset(origin)
-        if no == segment_no:
-            found.append(Span(index, count))
+        if no == segment_no and index < below:
+            found.append(Span(index, min(count, below - index)))
         for to, (begin, length) in into:
             first, until = max(origin, begin), min(origin + count, begin + length)
-            if first < until:
+            if first < until and to < below:
                 found.append(Span(to + first - begin, until - first))
     return tuple(found)

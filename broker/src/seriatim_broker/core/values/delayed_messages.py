@@ -111,6 +111,7 @@ class DelayedCancelled:
         error: Why; None if the outcome is known.
         server: The broker that serves the segment of the message, and must be asked; empty: this one does, or none.
         offset: Where the message was stored earlier, and must be cancelled; 0: here.
+        may_be_moved: The outcome holds only if the message was not moved to a later place. If it was, that is asked.
     """
 
     request: int
@@ -118,6 +119,7 @@ class DelayedCancelled:
     error: SeriatimError | None
     server: str = ""
     offset: int = 0
+    may_be_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,7 @@ class FiredRead:
         fired: The messages of the segment that are in volleys in the log.
         last_epoch: The highest producer epoch of these, and of fences of other servers; 0: there is none.
         error: Why it is not known; None: that is all.
+        moved: Those of `fired` that were moved.
     """
 
     serial: int
@@ -251,6 +254,7 @@ class FiredRead:
     fired: tuple[Span, ...]
     last_epoch: int
     error: SeriatimError | None
+    moved: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,11 +305,15 @@ class DelayedPending:
 
 @dataclass(frozen=True, slots=True)
 class AskPending:
-    """Below which index is nothing delayed any more, in a segment that is served here? Answered by `PendingFound`."""
+    """Below which index is nothing delayed any more, in a segment that is served here? Answered by `PendingFound`.
+
+    `move_below`: what is delayed below this index is to be moved; 0: nothing is.
+    """
 
     request: int
     partition: PartitionId
     segment_no: int
+    move_below: int = 0
 
 
 DelayedEvent = (

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, HEADER_SIZE_BYTES, BatchHeader
-from seriatim_api.delayed import FIRE_MARK, MOVE_MARK
-from seriatim_api.ids import MemberId, PartitionId
+from seriatim_api.delayed import FIRE_MARK
+from seriatim_api.ids import INDEX_MAX, MemberId, PartitionId
 
 from .chain import Chain
-from .delayed import Span, read_origins
+from .delayed import Fired, Span, read_origins
 from .keyed import ConsumerGroupSettings
 from .producers import Changes, Rows, Table
 from .segment import AT_ZERO, PRODUCERS_DEFAULT, Start
@@ -39,13 +39,14 @@ class Batch(NamedTuple):
 
 class DueRow(NamedTuple):
     """A stored batch that is not due yet, or was not when it was stored: its due time and first index, its messages,
-    and its bytes with the header.
+    its bytes with the header, and the offset where its first message was stored first, if it was moved.
     """
 
     due_ms: int
     index: int  # type: ignore[assignment]  # it hides `tuple.index`, which no code calls on a row
     message_count: int
     size_bytes: int
+    origin: int = 0
 
     @classmethod
     def of(cls, header: BatchHeader) -> DueRow | None:
@@ -53,7 +54,7 @@ class DueRow(NamedTuple):
         if header.flags & (FLAG_DELAYED | FLAG_FIRED) != FLAG_DELAYED:
             return None
         size_bytes = HEADER_SIZE_BYTES + header.body_length
-        return cls(header.due_time_ms, header.base_index, header.message_count, size_bytes)
+        return cls(header.due_time_ms, header.base_index, header.message_count, size_bytes, header.origin[1])
 
 
 class StoredVolley(NamedTuple):
@@ -65,6 +66,7 @@ class StoredVolley(NamedTuple):
         epoch: Its producer epoch.
         origins: The offsets where its messages were stored first. Empty: it is a fence.
         is_list: It has no messages. The origins are those of the next volley of the producer, in place of its own.
+        is_moved: Its messages are still delayed.
     """
 
     index: int  # type: ignore[assignment]  # as of `DueRow`
@@ -72,39 +74,42 @@ class StoredVolley(NamedTuple):
     epoch: int
     origins: tuple[Span, ...]
     is_list: bool = False
+    is_moved: bool = False
 
     @classmethod
     def of(cls, batch: Batch) -> StoredVolley | None:
         """The volley that this batch is; None if it is another batch."""
         header = batch.header
-        if header.flags & FLAG_CONTROL and header.producer.endswith((FIRE_MARK, MOVE_MARK)):
+        if header.flags & FLAG_CONTROL and header.producer.endswith(FIRE_MARK):
             origins = read_origins(batch.body)
             return cls(header.base_index, header.producer, header.producer_epoch, origins, bool(header.base_sequence))
-        if not header.flags & FLAG_FIRED and not (header.flags & FLAG_DELAYED and any(header.origin)):
+        is_moved = DueRow.of(header) is not None and any(header.origin)
+        if not header.flags & FLAG_FIRED and not is_moved:
             return None
         origins = (Span(header.origin[1], header.message_count),)
-        return cls(header.base_index, header.producer, header.producer_epoch, origins)
+        return cls(header.base_index, header.producer, header.producer_epoch, origins, is_moved=is_moved)
 
 
 class FiredIn(NamedTuple):
     """What volleys of one producer say.
 
     Attributes:
-        origins: Where their messages were stored first.
+        fired: The messages that are in them.
         last_epoch: The highest producer epoch of another server; 0: there is none.
         is_fenced: The fence of the server that reads is in the log, so nothing more comes below it.
     """
 
-    origins: tuple[Span, ...]
+    fired: tuple[Fired, ...]
     last_epoch: int
     is_fenced: bool
 
 
-def fired_in(segments: Iterable[Iterable[StoredVolley]], epoch: int) -> FiredIn:
-    """What was fired, as readers have it.
+def fired_in(segments: Iterable[tuple[int, Iterable[StoredVolley]]], segment_no: int, epoch: int) -> FiredIn:
+    """What was fired or moved of a segment, as readers have it.
 
     Args:
-        segments: The volleys of one producer in each segment, in the order of the log.
+        segments: Segments with the volleys of its producer, in the order of the log.
+        segment_no: The segment.
         epoch: The producer epoch of the server that reads. It has stored a fence, and no volley.
 
     Rule `skipped-is-not-fired` (D1): what readers skip does not count. Without it:
@@ -113,11 +118,11 @@ def fired_in(segments: Iterable[Iterable[StoredVolley]], epoch: int) -> FiredIn:
       2. Segment 2 is settled. Readers skip the volley, because its producer epoch is over.
       3. B finds d in segment 3, and passes it. No reader ever has it.
     """
-    found: list[Span] = []
+    found: list[Fired] = []
     fenced_below = last_epoch = 0
     is_fenced = False
     listed: StoredVolley | None = None
-    for volleys in segments:
+    for no, volleys in segments:
         highest = fenced_below
         for volley in volleys:
             if volley.epoch < fenced_below:
@@ -131,7 +136,9 @@ def fired_in(segments: Iterable[Iterable[StoredVolley]], epoch: int) -> FiredIn:
                 listed = volley
                 continue
             is_listed = listed is not None and listed.epoch == volley.epoch
-            found += listed.origins if listed is not None and is_listed else volley.origins
+            below = volley.index if no == segment_no else INDEX_MAX
+            origins = listed.origins if listed is not None and is_listed else volley.origins
+            found += (Fired(span, below, volley.is_moved) for span in origins)
             listed = None
         fenced_below = highest
     return FiredIn(tuple(found), last_epoch, is_fenced)

@@ -42,7 +42,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from seriatim_api.batch import SPARED_ALL, BatchHeader
 from seriatim_api.dead_letters import FORWARDER_MARK, REPLAY_MARK
-from seriatim_api.delayed import FIRE_MARK, MOVE_MARK
+from seriatim_api.delayed import FIRE_MARK
 from seriatim_api.exclusive import EXCLUSIVE_MARK
 from seriatim_api.ids import make_offset
 from seriatim_api.publications import PRODUCER_MARK
@@ -137,7 +137,7 @@ ORDINARY, WRITERS, FORWARDERS, REPLAYS, OWNERS = ROOMS
 
 _ROOM_OF: Final = {
     PRODUCER_MARK: WRITERS,
-    **dict.fromkeys((FORWARDER_MARK, FIRE_MARK, MOVE_MARK), FORWARDERS),
+    **dict.fromkeys((FORWARDER_MARK, FIRE_MARK), FORWARDERS),
     REPLAY_MARK: REPLAYS,
     EXCLUSIVE_MARK: OWNERS,
 }

@@ -21,7 +21,7 @@ from seriatim_api.batch import (
     BatchHeader,
 )
 from seriatim_api.dead_letters import is_brokers_own
-from seriatim_api.delayed import EARLY_MS_MAX, FIRE_MARK, MOVE_MARK
+from seriatim_api.delayed import EARLY_MS_MAX, FIRE_MARK
 from seriatim_api.exclusive import is_exclusive
 from seriatim_api.ids import make_offset, split_offset
 from seriatim_api.publications import PRODUCER_MARK, STAGE_TOPIC, StagedBatch
@@ -498,7 +498,7 @@ def _is_forwarded(log: SegmentLog, event: Append) -> bool:
     header, last = event.header, log.live_table.last(event.header.producer)
     if _is_fence(header):
         return False
-    if last is None or not header.producer.endswith((FIRE_MARK, MOVE_MARK)):
+    if last is None or not header.producer.endswith(FIRE_MARK):
         return last is not None and header.producer_epoch <= last.epoch
     return header.producer_epoch == last.epoch and header.last_sequence <= last.last_sequence
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import structlog
-from seriatim_api.delayed import MOVE_MARK, fire_producer, move_producer
+from seriatim_api.delayed import fire_producer
 from seriatim_api.errors import (
     CorruptionError,
     DeadlineExceededError,
@@ -20,12 +20,13 @@ from seriatim_api.errors import (
     SeriatimError,
     UnavailableError,
 )
-from seriatim_api.ids import PartitionId
+from seriatim_api.ids import PartitionId, make_offset
 from seriatim_api.v1 import delayed_pb2
 
+from ...core.values.chain import Chain
 from ...core.values.delayed import Span, spans_in
 from ...core.values.delayed_messages import CompleteListed, FiredRead, ListComplete, ReadFired
-from ...core.values.log import FiredIn, StoredVolley, fired_in
+from ...core.values.log import StoredVolley, fired_in
 from ...core.values.segment import Segment, SegmentState
 from ..calls.outbound import BrokerCalls
 from ..calls.services import Services, answered
@@ -60,44 +61,83 @@ class FiredReads:
         """What was fired or moved of a segment. Raises nothing."""
         until = time.monotonic() + READ_DEADLINE_S
         try:
-            found = [await self._fired(effect, producer, until) for producer in _producers(effect)]
-            if not found[0].is_fenced:
+            chain = await self._chain(effect.partition, effect.chain_epoch)
+            producer = fire_producer(effect.partition, effect.segment_no)
+            volleys = await self._of_producer(chain, effect.segment_no, producer, 0, until)
+            found = fired_in(volleys, effect.segment_no, effect.epoch)
+            if not found.is_fenced:
                 raise NotServingError("the fence of this server is in no log that was read", retry_after_ms=200)
-            moved = [
+            moved_here = [
                 (volley.index, volley.origins[0])
                 for volley in await self._volleys(effect.partition, effect.segment_no, 0, None)
-                if volley.producer.endswith(MOVE_MARK) and volley.origins and not volley.is_list
+                if volley.is_moved
             ]
         except SeriatimError as exc:
             _log.warning("fired_messages_not_read", partition=effect.partition, error=str(exc))
             return FiredRead(effect.serial, effect.partition, effect.segment_no, (), 0, exc)
-        spans = spans_in(effect.segment_no, (span for one in found for span in one.origins), moved)
-        last_epoch = max(one.last_epoch for one in found)
-        return FiredRead(effect.serial, effect.partition, effect.segment_no, spans, last_epoch, None)
+        fired = spans_in(effect.segment_no, found.fired, moved_here)
+        moved = spans_in(effect.segment_no, (one for one in found.fired if one.is_moved), moved_here)
+        return FiredRead(effect.serial, effect.partition, effect.segment_no, fired, found.last_epoch, None, moved)
 
-    async def _fired(self, effect: ReadFired, producer: bytes, until: float) -> FiredIn:
-        """What the volleys of a producer say, in the logs of the segment and all later ones."""
-        chains = await self._services.chains([effect.partition])
-        if not chains or chains[0].epoch < effect.chain_epoch:
+    async def moved_to(self, partition: PartitionId, no: int, origin: int, left_s: float) -> int:
+        """Where a message of a segment was moved to last.
+
+        Args:
+            partition: The partition.
+            no: The number of the segment.
+            origin: The offset where the message was stored first.
+            left_s: Seconds to wait.
+
+        Returns:
+            The offset; 0: it was not moved, or retention has dropped that place.
+
+        Raises:
+            SeriatimError: It is not known.
+        """
+        chain = await self._chain(partition, 0)
+        producer = fire_producer(partition, no)
+        found = await self._of_producer(chain, no, producer, origin, time.monotonic() + left_s)
+        places = [
+            make_offset(segment_no, volley.index + origin - span.first)
+            for segment_no, volleys in found
+            for volley in volleys
+            for span in volley.origins
+            if volley.is_moved and origin in span.indexes
+        ]
+        return places[-1] if places else 0
+
+    async def _chain(self, partition: PartitionId, epoch: int) -> Chain:
+        """The chain record, in that chain epoch or a later one, if all its segments are settled."""
+        chains = await self._services.chains([partition])
+        if not chains or chains[0].epoch < epoch:
             raise NotServingError("the coordinator is behind this broker", retry_after_ms=200)
         chain = chains[0]
         if any(not segment.is_settled for segment in chain.segments if segment is not chain.open_segment):
             raise NotServingError("a segment is not settled", retry_after_ms=200)
-        found: list[list[StoredVolley]] = []
+        return chain
+
+    async def _of_producer(
+        self, chain: Chain, from_no: int, producer: bytes, moved_origin: int, until: float
+    ) -> list[tuple[int, list[StoredVolley]]]:
+        """The volleys of a producer by segment, in the logs of the segment with a number and all later ones."""
+        found: list[tuple[int, list[StoredVolley]]] = []
         for segment in chain.segments:
-            if segment.no < effect.segment_no or segment.state is SegmentState.LOST or segment.is_stub:
+            if segment.no < from_no or segment.state is SegmentState.LOST or segment.is_stub:
                 continue
-            request = delayed_pb2.ListFiredRequest(partition_id=effect.partition, segment=segment.no, producer=producer)
-            found.append([])
+            request = delayed_pb2.ListFiredRequest(
+                partition_id=chain.partition, segment=segment.no, producer=producer, moved_origin=moved_origin
+            )
+            volleys: list[StoredVolley] = []
             while True:
                 page = await self._page(segment, request, until)
                 for row in page.volleys:
                     origins = tuple(map(Span, row.origins, row.message_counts))
-                    found[-1].append(StoredVolley(0, producer, row.epoch, origins, row.is_list))
+                    volleys.append(StoredVolley(row.index, producer, row.epoch, origins, row.is_list, row.is_moved))
                 if not page.HasField("next_index"):
                     break
                 request.from_index = page.next_index
-        return fired_in(found, effect.epoch)
+            found.append((segment.no, volleys))
+        return found
 
     async def _page(
         self, segment: Segment, request: delayed_pb2.ListFiredRequest, until: float
@@ -141,9 +181,13 @@ class FiredReads:
                 is_list=volley.is_list,
                 origins=(origin for origin, _ in volley.origins),
                 message_counts=(count for _, count in volley.origins),
+                is_moved=volley.is_moved,
+                index=volley.index,
             )
             for volley in volleys
-            if volley.producer == request.producer and volley.index < length
+            if volley.producer == request.producer
+            and volley.index < length
+            and (not request.moved_origin or (volley.is_moved and _has(volley, request.moved_origin)))
         )
         if _weight(volleys) >= ORIGINS_PER_CALL_MAX:
             page.next_index = volleys[-1].index + 1
@@ -162,10 +206,8 @@ class FiredReads:
         return found
 
 
-def _producers(effect: ReadFired) -> tuple[bytes, bytes]:
-    """Of what is fired from the segment, and of what is moved."""
-    place = effect.partition, effect.segment_no
-    return fire_producer(*place), move_producer(*place)
+def _has(volley: StoredVolley, origin: int) -> bool:
+    return any(origin in span.indexes for span in volley.origins)
 
 
 def _weight(volleys: Sequence[StoredVolley]) -> int:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from seriatim_api.batch import FLAG_FIRED, parse_header
+from seriatim_api.batch import FLAG_DELAYED, FLAG_FIRED, parse_header
 from seriatim_api.errors import SeriatimError, UnknownTopicError
 from seriatim_api.ids import PartitionId
 from seriatim_api.v1 import records_pb2
@@ -67,6 +67,8 @@ class Forwards:
             if header.flags & FLAG_FIRED:
                 late_s = max(now_ms - header.due_time_ms, 0) / 1000
                 self._services.counters.delayed_late_s.observe(late_s, header.message_count)
+            elif header.flags & FLAG_DELAYED:
+                self._services.counters.delayed_moved += header.message_count
         return VolleysStored(effect.partition, effect.segment_no, effect.serial, len(stored.offsets), stored.error)
 
     async def append(

@@ -20,14 +20,14 @@ PAUSE_S: Final = 0.05
 """A server takes a segment up when it is first asked. It is asked again until then."""
 
 
-async def first_here(services: Services, partition: PartitionId, no: int, deadline_s: float) -> int:
-    """The first pending index of a segment that this broker serves.
+async def first_here(services: Services, partition: PartitionId, no: int, move_below: int, deadline_s: float) -> int:
+    """The first pending index of a segment that this broker serves. What is pending below `move_below` is moved.
 
     Raises:
         NotServingError: It does not serve the segment, or does not know what was done there.
         DeadlineExceededError: The core did not answer in time.
     """
-    asked = await services.ask_core(lambda number: AskPending(number, partition, no), deadline_s)
+    asked = await services.ask_core(lambda number: AskPending(number, partition, no, move_below), deadline_s)
     return answered(asked, PendingFound).first
 
 
@@ -38,8 +38,8 @@ class PendingCalls:
         self._services = services
         self._calls = calls
 
-    async def first(self, partition: PartitionId, segment: Segment) -> int:
-        """The first pending index of a segment.
+    async def first(self, partition: PartitionId, segment: Segment, move_below: int) -> int:
+        """The first pending index of a segment. Have its server move what is pending below `move_below`.
 
         Raises:
             SeriatimError: It is not known within the deadline.
@@ -49,8 +49,10 @@ class PendingCalls:
             left_s = max(until - time.monotonic(), 0.001)
             try:
                 if segment.server == self._services.identity.member:
-                    return await first_here(self._services, partition, segment.no, left_s)
-                request = delayed_pb2.FirstPendingRequest(partition_id=partition, segment=segment.no)
+                    return await first_here(self._services, partition, segment.no, move_below, left_s)
+                request = delayed_pb2.FirstPendingRequest(
+                    partition_id=partition, segment=segment.no, move_below=move_below
+                )
                 answer = await self._calls.delayed(segment.server.broker, "FirstPending", request, left_s)
             except SeriatimError as exc:
                 if not exc.retriable or time.monotonic() + PAUSE_S >= until:

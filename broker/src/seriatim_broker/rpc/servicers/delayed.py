@@ -138,14 +138,25 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
         stays: bool,
     ) -> tuple[delayed_pb2.CancelledMessage, str]:
         """What becomes of one message, and which broker says it. `stays`: no other broker is asked."""
+        origin, is_repeat = offset, False
         while True:
             try:
                 if stays:
                     return await self._cancel_here(partition, offset, until), self._own
                 answer, server = await self._cancel(partition, request, offset, until)
+                if answer.may_be_moved:
+                    left_s = max(until - time.monotonic(), 0.001)
+                    place = await self._fired_reads.moved_to(partition, split_offset(offset)[0], origin, left_s)
+                    if place not in (0, offset):
+                        offset = place
+                        continue
+                if answer.result == delayed_pb2.CANCEL_RESULT_NOT_FOUND and is_repeat and not answer.may_be_moved:
+                    # It is there, because a producer table says so, and not delayed: it was due when it was stored.
+                    answer.result = delayed_pb2.CANCEL_RESULT_TOO_LATE
                 if answer.result:
                     return answer, server
-                offset = answer.stored_at
+                offset = origin = answer.stored_at
+                is_repeat = True
                 continue
             except SeriatimError as exc:
                 may_succeed = exc.retriable or isinstance(exc, UnavailableError | DeadlineExceededError)
@@ -163,7 +174,7 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
         except SeriatimError as exc:
             server = exc.details.get("server") or await self._server_of(partition, offset)
             if server is None:
-                return delayed_pb2.CancelledMessage(result=delayed_pb2.CANCEL_RESULT_NOT_FOUND), ""
+                return delayed_pb2.CancelledMessage(result=delayed_pb2.CANCEL_RESULT_NOT_FOUND, may_be_moved=True), ""
             if server in ("", self._own):
                 raise
         left_s = max(min(until - time.monotonic(), TRY_S), 0.001)
@@ -181,7 +192,7 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
         assert isinstance(asked, DelayedCancelled)
         if asked.outcome is not None:
             self._services.counters.delayed_cancelled += asked.outcome is CancelOutcome.CANCELLED
-            return delayed_pb2.CancelledMessage(result=_RESULTS[asked.outcome])
+            return delayed_pb2.CancelledMessage(result=_RESULTS[asked.outcome], may_be_moved=asked.may_be_moved)
         if asked.offset:
             return delayed_pb2.CancelledMessage(stored_at=asked.offset)
         assert asked.error is not None
@@ -211,7 +222,10 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
     ) -> delayed_pb2.FirstPendingResponse:
         """How far retention may go in a segment that this broker serves."""
         left_s = remaining_s(context) * 0.9
-        first = await first_here(self._services, PartitionId(request.partition_id), request.segment, left_s)
+        if request.move_below and not is_forwarded(context):
+            raise BadRequestError("only brokers have delayed messages moved")
+        partition = PartitionId(request.partition_id)
+        first = await first_here(self._services, partition, request.segment, request.move_below, left_s)
         return delayed_pb2.FirstPendingResponse(first=first)
 
     # ---- what was fired, for other brokers -------------------------------------------------------------
@@ -327,6 +341,7 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
                     offset=make_offset(no, row.index),
                     message_count=row.message_count,
                     size_bytes=row.size_bytes,
+                    origin=row.origin,
                 )
                 for row in left
             )

@@ -73,6 +73,9 @@ them."""
 ASKED_S: Final = 900.0
 """If nothing asked for `Retention.unread` for this long, partitions without retention are not scanned."""
 
+MOVED_AT: Final = 0.75
+"""What is delayed is moved when it has reached this share of a limit of its topic."""
+
 PASSED_PER_LOOK: Final = 100
 """Consumer groups of one partition that are moved on in one scan. Each costs a transaction."""
 
@@ -134,12 +137,15 @@ class Retention:
         self._behind: dict[PartitionId, tuple[str, dict[str, Unread]]] = {}
         self._asked_us: int | None = None  # when `unread` was asked for last
         self._pending: dict[PartitionId, dict[int, int]] = {}  # the first pending index of segments
-        self._ask_pending: Callable[[PartitionId, Segment], Awaitable[int]] | None = None
+        self._ask_pending: Callable[[PartitionId, Segment, int], Awaitable[int]] | None = None
         self._policies: dict[PartitionId, Policy] = {}
         self._by_topic: dict[str, tuple[PartitionId, ...]] = {}
 
-    def on_pending(self, ask: Callable[[PartitionId, Segment], Awaitable[int]]) -> None:
-        """Have the first pending index of a segment asked for with this. Until then, what may be delayed stays."""
+    def on_pending(self, ask: Callable[[PartitionId, Segment, int], Awaitable[int]]) -> None:
+        """Have the first pending index of a segment asked for with this. Until then, what may be delayed stays.
+
+        The number is the index below which what is delayed is moved.
+        """
         self._ask_pending = ask
 
     async def run(self) -> None:
@@ -269,6 +275,7 @@ class Retention:
 
     async def _look_at(self, led: Led, policy: Policy) -> None:
         chain = led.chain
+        await self._ask_for_delayed(led, policy.limits)
         no, start = await self._first_kept(led, policy.limits)
         oldest = chain.segments[0]
         is_tidy = not oldest.is_settled or (oldest.no == no and not oldest.is_stub)
@@ -338,8 +345,8 @@ class Retention:
     async def _spare_delayed(self, led: Led, no: int, start: Start | None) -> tuple[int, Start | None]:
         """The same place, or an earlier one: before the first message that is still delayed (rule `trim-pending`).
 
-        No limit of the topic drops these. The server of a segment knows what is left of it. If it does not answer,
-        nothing of the segment is dropped. An answer only rises, so it is kept.
+        No limit of the topic drops these. The server of a segment knows what is left of it (`_ask_for_delayed`). If it
+        does not answer, nothing of the segment is dropped. An answer only rises, so it is kept.
         """
         segment = led.chain.open_segment
         if not led.has_delayed and not any(sealed.delayed_until_ms for sealed in led.chain.segments):
@@ -352,25 +359,39 @@ class Retention:
             length = sealed.sealed_len if sealed.delayed_until_ms and not sealed.is_stub else None
             if sealed.no >= no or length is None:
                 continue
-            if await self._first_pending(led.partition, sealed, length) < length:
+            if known.get(sealed.no, 0) < length:
                 return sealed.no, None
         if start is None or no != segment.no or not led.has_delayed:
             return no, start
-        first = await self._first_pending(led.partition, segment, start.first)
+        first = known.get(segment.no, segment.start)
         if first >= start.first:
             return no, start
         return no, _start_of(segment, await self._find(led, Measure.INDEX, first))
 
-    async def _first_pending(self, partition: PartitionId, segment: Segment, wanted: int) -> int:
-        """Nothing of the segment below this index is delayed any more. The server is asked if it may be `wanted`."""
-        known = self._pending[partition]
-        first = known.get(segment.no, segment.start)
-        if first < wanted and self._ask_pending is not None:
+    async def _ask_for_delayed(self, led: Led, limits: Limits) -> None:
+        """Ask servers what is still delayed of what is about to be dropped, and have them move it.
+
+        They are asked early, because they move slowly.
+        """
+        if not led.has_delayed and not any(segment.delayed_until_ms for segment in led.chain.segments):
+            return
+        early = Limits(int(limits.age_ms * MOVED_AT), int(limits.size_bytes * MOVED_AT))
+        no, start = await self._first_kept(led, early)
+        for segment in led.chain.segments:
+            is_asked = segment.no < no and segment.delayed_until_ms and not segment.is_stub
+            if is_asked and segment.sealed_len is not None:
+                await self._ask_for_first(led.partition, segment, segment.sealed_len)
+        if start is not None and led.has_delayed:
+            await self._ask_for_first(led.partition, led.chain.open_segment, start.first)
+
+    async def _ask_for_first(self, partition: PartitionId, segment: Segment, wanted: int) -> None:
+        """Ask below which index nothing of the segment is delayed any more, if that may be less than `wanted`."""
+        known = self._pending.setdefault(partition, {})
+        if known.get(segment.no, segment.start) < wanted and self._ask_pending is not None:
             try:
-                first = known[segment.no] = await self._ask_pending(partition, segment)
+                known[segment.no] = await self._ask_pending(partition, segment, wanted)
             except SeriatimError as exc:
                 _log.info("delayed_messages_kept", partition=partition, segment=segment.no, error=str(exc))
-        return first
 
     async def _find(self, led: Led, measure: Measure, value: int) -> BatchPlace | None:
         segment = led.chain.open_segment
