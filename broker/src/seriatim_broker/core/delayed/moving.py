@@ -21,6 +21,9 @@ from ..values.kinds import TimerKind
 
 ROWS_PER_READ: Final = 512
 
+ROWS_KEPT: Final = 32
+"""Rows of a segment in memory. Thousands of segments may be moved at the same time."""
+
 SOON_MS: Final = 2_000
 """What is due within this time is not moved any more: it is about to be fired."""
 
@@ -87,15 +90,20 @@ def go_on(broker: BrokerState, partition: Partition, firing: Firing, log: Segmen
 
 
 def on_read(broker: BrokerState, partition: Partition, firing: Firing, event: PendingRead) -> None:
-    """Rows by index were read."""
+    """Rows by index were read: keep the first ones that are to be moved."""
     moving = firing.moving
     moving.reading = 0
     if event.rows is None:
         firing.moving.below = 0  # until retention asks again
         return
-    is_last = len(event.rows) < ROWS_PER_READ
-    moving.rows = event.rows
-    moving.at = moving.below if is_last else event.rows[-1].index + event.rows[-1].message_count
+    later = [row for row in event.rows if row.due_ms > broker.now.wall_ms + SOON_MS and firing.left_of(row)]
+    moving.rows = tuple(later[:ROWS_KEPT])
+    if len(later) > ROWS_KEPT:
+        moving.at = moving.rows[-1].index + moving.rows[-1].message_count
+    elif len(event.rows) < ROWS_PER_READ:
+        moving.at = moving.below
+    else:
+        moving.at = event.rows[-1].index + event.rows[-1].message_count
     broker.poll(0, TimerKind.DELAYED, partition.id, firing.no)
 
 

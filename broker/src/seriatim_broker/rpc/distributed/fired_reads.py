@@ -6,6 +6,7 @@ segment that the volleys can be in, so it is read after the fence of the server 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -37,6 +38,9 @@ READ_DEADLINE_S: Final = 25.0
 CALL_DEADLINE_S: Final = 2.0
 """Time for one page of one member."""
 
+SEARCHES_MAX: Final = 2
+"""Maximum number of searches for moved messages at the same time. Each reads the rows of all later volleys."""
+
 ROWS_PER_READ: Final = 200
 
 ORIGINS_PER_CALL_MAX: Final = 100_000
@@ -54,6 +58,7 @@ class FiredReads:
         self._services = services
         self._calls = calls
         self._own = services.identity.member.broker
+        self._searches = asyncio.Semaphore(SEARCHES_MAX)
 
     # ---- the server of a segment asks -----------------------------------------------------------------
 
@@ -95,8 +100,12 @@ class FiredReads:
             SeriatimError: It is not known.
         """
         chain = await self._chain(partition, 0)
-        producer = fire_producer(partition, no)
-        found = await self._of_producer(chain, no, producer, origin, time.monotonic() + left_s)
+        producer, until = fire_producer(partition, no), time.monotonic() + left_s
+        try:
+            async with asyncio.timeout(left_s), self._searches:
+                found = await self._of_producer(chain, no, producer, origin, until)
+        except TimeoutError as exc:
+            raise DeadlineExceededError("the place that the message was moved to was not found in time") from exc
         places = [
             make_offset(segment_no, volley.index + origin - span.first)
             for segment_no, volleys in found
