@@ -553,6 +553,35 @@ def test_a_server_that_is_outdated_reads_what_was_fired(bench: Firing, is_volley
     assert not bench.rows().learns
 
 
+def test_failed_reads_of_the_log_are_repeated_less_often(bench: Firing) -> None:
+    bench.answers_fence = False
+    bench.send()
+    bench.until_due()
+    bench.done(0, errors.ProducerFencedError("epoch 4 is the current one", epoch=4))
+    bench.answers_fence = True
+    for _ in range(1_500):
+        bench.wait(20 * MS, (M01,))
+        bench.serve(2)
+        for asked in [one for one in bench.all(dm.ReadFired) if one.serial not in bench.answered]:
+            bench.answered.add(asked.serial)
+            bench.do(dm.FiredRead(asked.serial, P, 1, (), 0, errors.NotServingError("no member answers")))
+    assert 7 <= len(bench.all(dm.ReadFired)) <= 10, "in 30 s"
+
+
+def test_a_blind_server_reads_the_log_once(bench: Firing) -> None:
+    bench.part.rights[1].blind = True
+    bench.send()
+    bench.until_due()
+    _learns(bench, 0)
+    bench.until_due(20)
+    assert bench.fired() == [[0]]
+    del bench.part.firing[1]  # as if nothing had been left for a while
+    bench.send()
+    bench.until_due()
+    assert bench.fired() == [[1]]
+    assert len(bench.all(dm.ReadFired)) == 1
+
+
 def test_a_fence_below_an_epoch_in_the_log_is_stored_again(bench: Firing) -> None:
     bench.answers_fence = False
     bench.send()

@@ -31,7 +31,8 @@ def begin(broker: BrokerState, partition: Partition, segment: Segment) -> Firing
     known = partition.cursor_in(segment.no, name)
     rows = read_delay_rows(partition.ledger_rows.get(name, {}).items())
     firing = Firing.of(segment.no, segment.server_epoch, known.acked if known is not None else 0, rows)
-    if partition.rights[segment.no].blind:
+    right_here = partition.rights[segment.no]
+    if right_here.blind and name not in right_here.renewed:
         firing.learn(0)
         broker.out.note("cancellations_lost", partition.id, segment=segment.no)
     firing.begun = write(broker, partition, segment, firing)

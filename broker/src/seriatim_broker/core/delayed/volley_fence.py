@@ -24,6 +24,11 @@ from ..state.delayed import Firing
 from ..state.partition import Partition
 from ..values.delayed_messages import FiredRead, FireVolleys, ReadFired
 from ..values.kinds import TimerKind
+from ..values.states import put
+
+READ_PAUSE_US: Final = 100_000
+READ_PAUSE_US_MAX: Final = 10_000_000
+"""The pause after a read that failed doubles from the first to the second."""
 
 OUTDATED: Final = (ProducerFencedError, SequenceGapError, BatchMismatchError)
 """With one of these the master says that its producer table has other volleys than the ledger knows of."""
@@ -47,6 +52,8 @@ def look(broker: BrokerState, partition: Partition, firing: Firing) -> None:
         header = control_header(partition, fire_producer(partition.id, firing.no), (fence.epoch, 0))
         broker.out.emit(FireVolleys(serial, partition.id, firing.no, ((header, b""),)))
     elif fence.learns and partition.chain is not None:
+        if not partition.chain.settled_before(partition.chain.open_segment.no):
+            return  # a newer record wakes it
         broker.out.emit(ReadFired(serial, partition.id, firing.no, fence.epoch, partition.chain.epoch))
     else:
         return
@@ -103,6 +110,8 @@ def on_read(broker: BrokerState, partition: Partition, event: FiredRead) -> None
     if event.error is not None:
         if firing.volleys.refused(event.error.message, broker.now.mono_us):
             broker.out.note("firing_refused", partition.id, segment=firing.no, error=event.error.message)
+        pause_us = min(READ_PAUSE_US << min(fence.tries, 10), READ_PAUSE_US_MAX)
+        fence.tries, firing.volleys.send_from_us = fence.tries + 1, broker.now.mono_us + pause_us
     elif event.last_epoch >= fence.epoch:
         # The master did not know that epoch: the segment before its own was not settled. Readers know it by now.
         firing.learn(event.last_epoch)
@@ -113,5 +122,7 @@ def on_read(broker: BrokerState, partition: Partition, event: FiredRead) -> None
             firing.moved.add(index)
         firing.learned()
         firing.volleys.taken()
+        right = partition.rights[firing.no]
+        right.renewed = put(right.renewed, firing.name, 0)  # its own ledger is the newest one from now on
         broker.out.note("fired_messages_read", partition.id, segment=firing.no)
     broker.poll(0, TimerKind.DELAYED, partition.id, firing.no)

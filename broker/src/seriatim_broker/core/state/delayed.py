@@ -223,6 +223,7 @@ class Fence(State):
         is_written: A control record says whether it learns.
         dropped: The numbers of volleys that may be stored. The ledger keeps them until what was fired was read.
         serial: The serial of the request that is under way; 0: none.
+        tries: How many reads of what was fired have failed.
     """
 
     epoch: int
@@ -231,6 +232,7 @@ class Fence(State):
     is_written: bool = True
     dropped: list[int] = field(default_factory=list)
     serial: int = 0
+    tries: int = 0
 
 
 @dataclass(slots=True, eq=False)
