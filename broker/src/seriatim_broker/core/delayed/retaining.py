@@ -38,7 +38,8 @@ def ask(broker: BrokerState, partition: Partition, event: AskPending) -> None:
 def _read(broker: BrokerState, partition: Partition, firing: Firing) -> None:
     asked = firing.retention
     if not asked.reading:
-        asked.reading, asked.below = broker.new_serial(), partition.logs[firing.no].readable_below
+        log = partition.logs[firing.no]
+        asked.reading, asked.below = broker.new_serial(), min(log.readable_below, log.durable)
         broker.out.emit(ReadPending(asked.reading, partition.id, firing.no, firing.passed.floor, ROWS_PER_READ))
 
 

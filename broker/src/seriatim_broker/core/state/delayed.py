@@ -414,6 +414,8 @@ class Firing(State):
 
     def volley_with(self, index: int) -> Volley | None:
         """The volley that has this message; None: none has."""
+        if index not in self.in_volleys:
+            return None
         return next(
             (volley for volley in self.volleys.waiting.values() if any(index in span.indexes for span in volley.spans)),
             None,

@@ -16,6 +16,7 @@ from ..values.ledger_rows import BLOCK_INDEXES, block_name, write_block
 from ..values.states import State
 
 _DIGITS: Final = bytes(b"1"[0] if number else b"0"[0] for number in range(256))
+_FLAGS: Final = bytes(number == b"1"[0] for number in range(256))
 _SHIFT: Final = BLOCK_INDEXES.bit_length() - 1
 _MASK: Final = BLOCK_INDEXES - 1
 assert 1 << _SHIFT == BLOCK_INDEXES
@@ -100,7 +101,4 @@ class Window(State):
 
 
 def _flags_of(bits: int) -> bytearray:
-    flags = bytearray(BLOCK_INDEXES)
-    for index in range(bits.bit_length()):
-        flags[index] = bits >> index & 1
-    return flags
+    return bytearray(f"{bits:b}"[::-1].encode().translate(_FLAGS).ljust(BLOCK_INDEXES, b"\0"))

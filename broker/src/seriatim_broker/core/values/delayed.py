@@ -252,6 +252,8 @@ def read_delay_rows(rows: Iterable[tuple[bytes, bytes]]) -> DelayRows:
             if kind == _VOLLEY:
                 due_ms, is_move = _OF_VOLLEY.unpack_from(value)
                 spans = read_origins(value[_OF_VOLLEY.size :])
+                if not spans:
+                    raise LedgerRowError(f"the row {name[:40]!r} of a delay ledger names no message")
                 volleys.append(VolleyRecord(_read_number(name[1:]), due_ms, spans, is_move))
             elif kind == _NEXT:
                 next_number = _read_number(value)
