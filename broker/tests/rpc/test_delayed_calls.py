@@ -133,7 +133,7 @@ class Cluster:
         assert deadline_s > 0
         if _method == "CountDelayed":
             return await self.servicer.CountDelayed(request, Context(is_forwarded=True))
-        if _method == "ListFired" and request.moved_origin:
+        if _method == "ListFired" and request.HasField("moved_origin"):
             return await self.servicer.ListFired(request, Context(is_forwarded=True))
         if _method == "FirstPending":
             self.called.append((broker, (request.partition_id, request.segment)))

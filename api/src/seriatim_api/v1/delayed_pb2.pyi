@@ -433,7 +433,7 @@ class ListFiredRequest(_message.Message):
     from_index: _builtins.int
     """of the segment that is read"""
     moved_origin: _builtins.int
-    """only volleys that moved the message that was stored first there; 0: all"""
+    """only volleys that moved the message that was stored first there; not set: all"""
     def __init__(
         self,
         *,
@@ -441,13 +441,15 @@ class ListFiredRequest(_message.Message):
         segment: _builtins.int = ...,
         producer: _builtins.bytes = ...,
         from_index: _builtins.int = ...,
-        moved_origin: _builtins.int = ...,
+        moved_origin: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_moved_origin", b"_moved_origin", "moved_origin", b"moved_origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_index", b"from_index", "moved_origin", b"moved_origin", "partition_id", b"partition_id", "producer", b"producer", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_moved_origin", b"_moved_origin", "from_index", b"from_index", "moved_origin", b"moved_origin", "partition_id", b"partition_id", "producer", b"producer", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__moved_origin: _TypeAlias = _typing.Literal["moved_origin"]  # noqa: Y015
+    _WhichOneofArgType__moved_origin: _TypeAlias = _typing.Literal["_moved_origin", b"_moved_origin"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__moved_origin) -> _WhichOneofReturnType__moved_origin | None: ...
 
 Global___ListFiredRequest: _TypeAlias = ListFiredRequest  # noqa: Y015
 

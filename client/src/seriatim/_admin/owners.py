@@ -28,7 +28,7 @@ class OwnerAdmin(GroupOperations):
         check_text("topic", topic, "for all topics")
         after = b""
         while True:
-            request = owners_pb2.ListOwnersRequest(topic=topic or "", after=after)
+            request = owners_pb2.ListOwnersRequest(topic="" if topic is None else topic, after=after)
             page = await self._caller.owners("ListOwners", request, DEADLINE_S)
             for record in page.owners:
                 yield _owner_of(record)

@@ -42,7 +42,7 @@ def list_(settings: Settings, topic: str | None) -> None:
         )
         settings.show(draw(("topic", "name", ">epoch", "owner", "since", "state"), lines))
     else:
-        echo(f"{topic or 'the cluster'} has no names with owners", err=True)
+        echo(f"{'the cluster' if topic is None else topic} has no names with owners", err=True)
 
 
 @owner.command()
@@ -83,7 +83,7 @@ def release(settings: Settings, topic: str, name: str, epoch: int | None) -> Non
     """Take a name away from its owner. Its producer ends, and the next program that waits gets the name."""
 
     async def work(admin: Admin) -> NameOwner:
-        return await admin.release_owner(topic, name, epoch or 0)
+        return await admin.release_owner(topic, name, 0 if epoch is None else epoch)
 
     one = call_admin(settings, work)
     if settings.as_json:

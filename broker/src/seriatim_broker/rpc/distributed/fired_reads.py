@@ -68,7 +68,7 @@ class FiredReads:
         try:
             chain = await self._chain(effect.partition, effect.chain_epoch)
             producer = fire_producer(effect.partition, effect.segment_no)
-            volleys = await self._of_producer(chain, effect.segment_no, producer, 0, until)
+            volleys = await self._of_producer(chain, effect.segment_no, producer, None, until)
             found = fired_in(volleys, effect.segment_no, effect.epoch)
             if not found.is_fenced:
                 raise NotServingError("the fence of this server is in no log that was read", retry_after_ms=200)
@@ -126,7 +126,7 @@ class FiredReads:
         return chain
 
     async def _of_producer(
-        self, chain: Chain, from_no: int, producer: bytes, moved_origin: int, until: float
+        self, chain: Chain, from_no: int, producer: bytes, moved_origin: int | None, until: float
     ) -> list[tuple[int, list[StoredVolley]]]:
         """The volleys of a producer by segment, in the logs of the segment with a number and all later ones."""
         found: list[tuple[int, list[StoredVolley]]] = []
@@ -196,7 +196,7 @@ class FiredReads:
             for volley in volleys
             if volley.producer == request.producer
             and volley.index < length
-            and (not request.moved_origin or (volley.is_moved and _has(volley, request.moved_origin)))
+            and (not request.HasField("moved_origin") or (volley.is_moved and _has(volley, request.moved_origin)))
         )
         if _weight(volleys) >= ORIGINS_PER_CALL_MAX:
             page.next_index = volleys[-1].index + 1
