@@ -604,6 +604,10 @@ def test_origins_are_mapped_to_the_segment_that_they_were_moved_to() -> None:
     assert spans_in(2, fired, moved) == (Span(3, 4), Span(40, 2), Span(50, 2))
     fired = [Fired(span, 50, is_moved=True) for span in origins]
     assert spans_in(2, fired, moved) == (Span(3, 4), Span(40, 2)), "at 50 is the copy that the volley has made"
+    many = [Fired(Span(make_offset(2, index), 1), 10_000, is_moved=False) for index in range(0, 2_000, 2)]
+    odd = [(index, Span(make_offset(1, index), 1)) for index in range(1, 2_000, 2)]
+    many += [Fired(span, 10_000, is_moved=False) for _, span in odd]
+    assert spans_in(2, many, odd) == (Span(0, 2_000),), "neighbours are one span"
 
 
 def test_what_readers_skip_was_not_fired() -> None:

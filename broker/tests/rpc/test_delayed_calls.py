@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -421,8 +422,34 @@ async def test_what_was_fired_is_read_in_all_later_segments(cluster: Cluster) ->
         3: [*fired_of(1, (5, 2, 20, 1), (6, 4, 0, 0)), *fired_of(2, (7, 9, 1, 1))],
     }
     found = await read_fired(cluster)
-    assert found.fired == ((10, 2), (12, 1)), "20 is below a fence in segment 2, 50 is not committed"
+    assert found.fired == ((10, 3),), "20 is below a fence in segment 2, 50 is not committed"
     assert (found.last_epoch, found.error) == (3, None)
+
+
+async def test_a_read_that_takes_long_continues_when_it_is_asked_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.segments, cluster.lengths = [segment_at(1, OWN, OPEN)], {1: 100}
+    cluster.volleys = {1: fired_of(1, (5, 2, 0, 2), (6, 4, 0, 0))}
+    may_read, rows_of = asyncio.Event(), cluster.read_volleys
+    count = 0
+
+    async def read_volleys(*asked: Any) -> list[StoredVolley]:
+        nonlocal count
+        count += 1
+        await may_read.wait()
+        return await rows_of(*asked)
+
+    monkeypatch.setattr(cluster, "read_volleys", read_volleys)
+    monkeypatch.setattr(fired_reads, "READ_DEADLINE_S", 0.01)
+    late = (await read_fired(cluster)).error
+    assert isinstance(late, errors.DeadlineExceededError)
+    may_read.set()
+    monkeypatch.setattr(fired_reads, "READ_DEADLINE_S", 10.0)
+    found = await read_fired(cluster)
+    assert (found.fired, found.error, count) == (((0, 2),), None, 2), "once for volleys, once for what was moved"
+    assert await read_fired(cluster) == found
+    assert count == 4, "another question reads again"
 
 
 @pytest.mark.parametrize("why", ["unsettled", "no member", "old record"])

@@ -13,6 +13,7 @@ newest one, and whatever is fired under an earlier epoch is in the log when the 
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
 from seriatim_api.batch import FLAG_CONTROL, make_header
@@ -116,8 +117,7 @@ def on_read(broker: BrokerState, partition: Partition, event: FiredRead) -> None
         # The master did not know that epoch: the segment before its own was not settled. Readers know it by now.
         firing.learn(event.last_epoch)
     else:
-        for span in event.fired:
-            firing.passed.pass_over(span.indexes)
+        firing.passed.pass_over(chain.from_iterable(span.indexes for span in event.fired))
         for index in (index for span in event.moved for index in span.indexes):
             firing.moved.add(index)
         firing.learned()

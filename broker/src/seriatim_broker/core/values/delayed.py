@@ -22,6 +22,7 @@ done with its message in this segment: it was fired, moved, cancelled, or is a r
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -294,12 +295,26 @@ def spans_in(segment_no: int, fired: Iterable[Fired], moved: Iterable[tuple[int,
     """
     found: list[Span] = []
     into = sorted(moved, key=lambda row: row[1])
+    begins = [span.first for _, span in into]
+    longest = max((span.message_count for _, span in into), default=0)
     for (origin, count), below, _ in fired:
         no, index = split_offset(origin)
         if no == segment_no and index < below:
             found.append(Span(index, min(count, below - index)))
-        for to, (begin, length) in into:
+        for to, (begin, length) in into[bisect_right(begins, origin - longest) : bisect_left(begins, origin + count)]:
             first, until = max(origin, begin), min(origin + count, begin + length)
             if first < until and to < below:
                 found.append(Span(to + first - begin, until - first))
+    return merged(found)
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same messages in as few spans as they are, by index."""
+    found: list[Span] = []
+    for first, count in sorted(spans):
+        last = found[-1] if found else None
+        if last is not None and first <= last.indexes.stop:
+            found[-1] = Span(last.first, max(last.indexes.stop, first + count) - last.first)
+        else:
+            found.append(Span(first, count))
     return tuple(found)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -27,13 +28,13 @@ from seriatim_api.v1 import delayed_pb2
 from ...core.values.chain import Chain
 from ...core.values.delayed import Span, spans_in
 from ...core.values.delayed_messages import CompleteListed, FiredRead, ListComplete, ReadFired
-from ...core.values.log import StoredVolley, fired_in
+from ...core.values.log import FiredIn, StoredVolley, fired_in
 from ...core.values.segment import Segment, SegmentState
 from ..calls.outbound import BrokerCalls
 from ..calls.services import Services, answered
 
 READ_DEADLINE_S: Final = 25.0
-"""A question ends after this long. The server asks again."""
+"""A question is answered within this time. If the read takes longer, the server asks again."""
 
 CALL_DEADLINE_S: Final = 2.0
 """Time for one page of one member."""
@@ -51,6 +52,19 @@ _ELSEWHERE: Final = (RoutingError, UnavailableError, DeadlineExceededError, Corr
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A read that is under way, or whose result waits, and when it was last asked for (monotonic, in seconds)."""
+
+    task: asyncio.Task[FiredRead]
+    asked_at: float = 0.0
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether it is over, and nothing has asked for the result for long."""
+        return self.task.done() and time.monotonic() - self.asked_at > 2 * READ_DEADLINE_S
+
+
 class FiredReads:
     """Asks the members of segments for volleys, and answers such questions."""
 
@@ -59,30 +73,57 @@ class FiredReads:
         self._calls = calls
         self._own = services.identity.member.broker
         self._searches = asyncio.Semaphore(SEARCHES_MAX)
+        self._turn = asyncio.Semaphore(1)  # one segment at a time is learned
+        self._reads: dict[tuple[PartitionId, int, int], _Read] = {}
 
     # ---- the server of a segment asks -----------------------------------------------------------------
 
     async def read(self, effect: ReadFired) -> FiredRead:
-        """What was fired or moved of a segment. Raises nothing."""
-        until = time.monotonic() + READ_DEADLINE_S
+        """What was fired or moved of a segment. Raises nothing.
+
+        After `READ_DEADLINE_S` the answer is an error, and the read continues: the same question, when it comes again,
+        waits for the rest. A cancelled call leaves it, too. It ends if the question does not come again.
+        """
+        key = effect.partition, effect.segment_no, effect.epoch
+        for other in [other for other, one in self._reads.items() if one.is_forgotten]:
+            del self._reads[other]
+        known = self._reads.get(key)
+        if known is None:
+            known = self._reads[key] = _Read(asyncio.create_task(self._read(effect), name="fired messages"))
+        known.asked_at = time.monotonic()
+        await asyncio.wait([known.task], timeout=READ_DEADLINE_S)
+        if not known.task.done():
+            error = DeadlineExceededError("what was fired is still being read")
+            return FiredRead(effect.serial, effect.partition, effect.segment_no, (), 0, error)
+        self._reads.pop(key, None)
+        return replace(known.task.result(), serial=effect.serial)
+
+    async def _read(self, effect: ReadFired) -> FiredRead:
+        place = effect.partition, effect.segment_no
         try:
-            chain = await self._chain(effect.partition, effect.chain_epoch)
-            producer = fire_producer(effect.partition, effect.segment_no)
-            volleys = await self._of_producer(chain, effect.segment_no, producer, None, until)
-            found = fired_in(volleys, effect.segment_no, effect.epoch)
-            if not found.is_fenced:
-                raise NotServingError("the fence of this server is in no log that was read", retry_after_ms=200)
-            moved_here = [
-                (volley.index, volley.origins[0])
-                for volley in await self._volleys(effect.partition, effect.segment_no, 0, None)
-                if volley.is_moved
-            ]
+            async with self._turn:
+                chain = await self._chain(effect.partition, effect.chain_epoch)
+                volleys = await self._of_producer(
+                    chain, effect.segment_no, fire_producer(*place), None, self._until(effect)
+                )
+                moved_here = [
+                    (volley.index, volley.origins[0])
+                    for volley in await self._volleys(*place, 0, None)
+                    if volley.is_moved
+                ]
+                found, fired, moved = await asyncio.to_thread(_evaluated, effect, volleys, moved_here)
         except SeriatimError as exc:
             _log.warning("fired_messages_not_read", partition=effect.partition, error=str(exc))
-            return FiredRead(effect.serial, effect.partition, effect.segment_no, (), 0, exc)
-        fired = spans_in(effect.segment_no, found.fired, moved_here)
-        moved = spans_in(effect.segment_no, (one for one in found.fired if one.is_moved), moved_here)
-        return FiredRead(effect.serial, effect.partition, effect.segment_no, fired, found.last_epoch, None, moved)
+            return FiredRead(effect.serial, *place, (), 0, exc)
+        if not found.is_fenced:
+            error = NotServingError("the fence of this server is in no log that was read", retry_after_ms=200)
+            return FiredRead(effect.serial, *place, (), 0, error)
+        return FiredRead(effect.serial, *place, fired, found.last_epoch, None, moved)
+
+    def _until(self, effect: ReadFired) -> Callable[[], float]:
+        """Until when a call of a read may take: it ends with the last question."""
+        read = self._reads[effect.partition, effect.segment_no, effect.epoch]
+        return lambda: read.asked_at + 2 * READ_DEADLINE_S
 
     async def moved_to(self, partition: PartitionId, no: int, origin: int, left_s: float) -> int:
         """Where a message of a segment was moved to last.
@@ -103,7 +144,7 @@ class FiredReads:
         producer, until = fire_producer(partition, no), time.monotonic() + left_s
         try:
             async with asyncio.timeout(left_s), self._searches:
-                found = await self._of_producer(chain, no, producer, origin, until)
+                found = await self._of_producer(chain, no, producer, origin, lambda: until)
         except TimeoutError as exc:
             raise DeadlineExceededError("the place that the message was moved to was not found in time") from exc
         places = [
@@ -126,7 +167,7 @@ class FiredReads:
         return chain
 
     async def _of_producer(
-        self, chain: Chain, from_no: int, producer: bytes, moved_origin: int | None, until: float
+        self, chain: Chain, from_no: int, producer: bytes, moved_origin: int | None, until: Callable[[], float]
     ) -> list[tuple[int, list[StoredVolley]]]:
         """The volleys of a producer by segment, in the logs of the segment with a number and all later ones."""
         found: list[tuple[int, list[StoredVolley]]] = []
@@ -138,7 +179,7 @@ class FiredReads:
             )
             volleys: list[StoredVolley] = []
             while True:
-                page = await self._page(segment, request, until)
+                page = await self._page(segment, request, until())
                 for row in page.volleys:
                     origins = tuple(map(Span, row.origins, row.message_counts))
                     volleys.append(StoredVolley(row.index, producer, row.epoch, origins, row.is_list, row.is_moved))
@@ -206,13 +247,25 @@ class FiredReads:
         self, partition: PartitionId, no: int, from_index: int, weight_max: int | None
     ) -> list[StoredVolley]:
         found: list[StoredVolley] = []
-        while weight_max is None or _weight(found) < weight_max:
+        weight = 0
+        while weight_max is None or weight < weight_max:
             rows = await self._services.storage.read_volleys(partition, no, from_index, ROWS_PER_READ)
             found += rows
+            weight += _weight(rows)
             if len(rows) < ROWS_PER_READ:
                 break
             from_index = rows[-1].index + 1
         return found
+
+
+def _evaluated(
+    effect: ReadFired, volleys: list[tuple[int, list[StoredVolley]]], moved_here: list[tuple[int, Span]]
+) -> tuple[FiredIn, tuple[Span, ...], tuple[Span, ...]]:
+    """What the volleys say, and which messages of the segment were fired or moved, and which of these were moved."""
+    found = fired_in(volleys, effect.segment_no, effect.epoch)
+    fired = spans_in(effect.segment_no, found.fired, moved_here)
+    moved = spans_in(effect.segment_no, (one for one in found.fired if one.is_moved), moved_here)
+    return found, fired, moved
 
 
 def _has(volley: StoredVolley, origin: int) -> bool:
