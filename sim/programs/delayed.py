@@ -160,11 +160,11 @@ class Delayed:
         moved = spans_in(asked_no, (one for one in log.fired if one.is_moved), here)
         process.deliver(dm.FiredRead(effect.serial, place, asked_no, fired, log.last_epoch, error, moved))
 
-    def _moved_to(self, place: PartitionId, no: int, origin: int) -> int | None:
-        """Where a message of a segment was moved to last; 0: nowhere; None: it is not known now."""
+    def _moved_to(self, place: PartitionId, origin: int) -> int | None:
+        """Where a message was moved to last; 0: nowhere; None: it is not known now."""
         chain = self._judge.seen.history[place][-1]
         found = 0
-        for segment in (segment for segment in chain.segments if segment.no >= no):
+        for segment in (segment for segment in chain.segments if segment.no >= split_offset(origin)[0]):
             if segment.state is SegmentState.LOST or segment.is_stub:
                 continue
             is_open = segment is chain.open_segment
@@ -174,7 +174,7 @@ class Delayed:
             if volleys is None or not (is_open or segment.is_settled):
                 return None
             for one in volleys:
-                if one.producer == fire_producer(place, no) and one.is_moved and origin in one.origins[0].indexes:
+                if one.is_moved and origin in one.origins[0].indexes:
                     found = make_offset(segment.no, one.index + origin - one.origins[0].first)
         return found
 
@@ -331,7 +331,7 @@ class Delayed:
         """Where the message must be cancelled instead; 0: the answer holds; None: it is not known now."""
         if not answer.may_be_moved:
             return 0
-        place = self._moved_to(one.partition, split_offset(one.at)[0], one.origin)
+        place = self._moved_to(one.partition, one.origin)
         if place and place != one.at:
             self._judge.seen.states.add("cancelled in a later place")
             return place

@@ -22,7 +22,7 @@ from seriatim_api.errors import (
     SeriatimError,
     UnavailableError,
 )
-from seriatim_api.ids import PartitionId, make_offset
+from seriatim_api.ids import PartitionId, make_offset, split_offset
 from seriatim_api.v1 import delayed_pb2
 
 from ...core.values.chain import Chain
@@ -125,12 +125,14 @@ class FiredReads:
         read = self._reads[effect.partition, effect.segment_no, effect.epoch]
         return lambda: read.asked_at + 2 * READ_DEADLINE_S
 
-    async def moved_to(self, partition: PartitionId, no: int, origin: int, left_s: float) -> int:
-        """Where a message of a segment was moved to last.
+    async def moved_to(self, partition: PartitionId, origin: int, left_s: float) -> int:
+        """Where a message was moved to last.
+
+        It may have been moved often, and retention may have dropped all places but the last one. So no former place
+        leads to it.
 
         Args:
             partition: The partition.
-            no: The number of the segment.
             origin: The offset where the message was stored first.
             left_s: Seconds to wait.
 
@@ -141,10 +143,10 @@ class FiredReads:
             SeriatimError: It is not known.
         """
         chain = await self._chain(partition, 0)
-        producer, until = fire_producer(partition, no), time.monotonic() + left_s
+        until = time.monotonic() + left_s
         try:
             async with asyncio.timeout(left_s), self._searches:
-                found = await self._of_producer(chain, no, producer, origin, lambda: until)
+                found = await self._of_producer(chain, split_offset(origin)[0], b"", origin, lambda: until)
         except TimeoutError as exc:
             raise DeadlineExceededError("the place that the message was moved to was not found in time") from exc
         places = [
@@ -169,7 +171,9 @@ class FiredReads:
     async def _of_producer(
         self, chain: Chain, from_no: int, producer: bytes, moved_origin: int | None, until: Callable[[], float]
     ) -> list[tuple[int, list[StoredVolley]]]:
-        """The volleys of a producer by segment, in the logs of the segment with a number and all later ones."""
+        """The volleys of a producer, or those that moved a message, by segment: in the logs of the segment with a
+        number and all later ones.
+        """
         found: list[tuple[int, list[StoredVolley]]] = []
         for segment in chain.segments:
             if segment.no < from_no or segment.state is SegmentState.LOST or segment.is_stub:
@@ -235,9 +239,12 @@ class FiredReads:
                 index=volley.index,
             )
             for volley in volleys
-            if volley.producer == request.producer
-            and volley.index < length
-            and (not request.HasField("moved_origin") or (volley.is_moved and _has(volley, request.moved_origin)))
+            if volley.index < length
+            and (
+                volley.is_moved and _has(volley, request.moved_origin)
+                if request.HasField("moved_origin")
+                else volley.producer == request.producer
+            )
         )
         if _weight(volleys) >= ORIGINS_PER_CALL_MAX:
             page.next_index = volleys[-1].index + 1

@@ -146,7 +146,7 @@ class DelayedServicer(delayed_pb2_grpc.DelayedServicer):
                 answer, server = await self._cancel(partition, request, offset, until)
                 if answer.may_be_moved:
                     left_s = max(until - time.monotonic(), 0.001)
-                    place = await self._fired_reads.moved_to(partition, split_offset(offset)[0], origin, left_s)
+                    place = await self._fired_reads.moved_to(partition, origin, left_s)
                     if place not in (0, offset):
                         offset = place
                         continue
