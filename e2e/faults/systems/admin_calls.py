@@ -32,6 +32,11 @@ from seriatim_api.errors import DeadlineExceededError, SeriatimError, TopicExist
 LOOK_S: Final = 2.0
 """The deadline for one broker's description. The broker may have to wait for another broker that does not answer."""
 
+LIST_S: Final = 10.0
+"""The deadline for counting what is delayed. For each partition a broker waits half a second for segments that no
+member serves, and it asks the servers of all others.
+"""
+
 SCRUB_S: Final = 30.0
 """The deadline for a scrub: a broker reads all that it holds, which is a few megabytes here."""
 
@@ -91,7 +96,7 @@ class Admins:
 
     async def delayed_stats(self, topic: str) -> list[DelayedStats]:
         """Call `Admin.delayed_stats` at the first broker that answers."""
-        return await self._look(lambda admin: admin.delayed_stats(topic))
+        return await self._look(lambda admin: admin.delayed_stats(topic), LIST_S)
 
     async def describe_group(self, topic: str, group: str) -> GroupDescription:
         """Call `Admin.describe_group` at the first broker that answers."""
