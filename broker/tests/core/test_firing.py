@@ -33,7 +33,7 @@ from seriatim_broker.core.values.ledger_rows import LedgerRowError
 from seriatim_broker.core.values.log import Batch, DueRow, PutBatch, StoredVolley, fired_in
 from seriatim_broker.core.values.states import put
 
-from .support import M01, M10, MS, Bench, P, first_chain, header, sealed_chain
+from .support import M01, M10, MS, Bench, P, first_chain, header, sealed_chain, unsettled_chain
 
 SOON_MS = 500
 NAME = ledger_name(1)
@@ -566,6 +566,18 @@ def test_failed_reads_of_the_log_are_repeated_less_often(bench: Firing) -> None:
             bench.answered.add(asked.serial)
             bench.do(dm.FiredRead(asked.serial, P, 1, (), 0, errors.NotServingError("no member answers")))
     assert 7 <= len(bench.all(dm.ReadFired)) <= 10, "in 30 s"
+
+
+def test_the_log_is_not_read_while_a_later_segment_is_unsettled(bench: Firing) -> None:
+    bench.send()
+    bench.serve()
+    log = bench.part.logs[1]
+    sealed = sealed_chain(first_chain(), log.tail, log.tail_checksum)
+    bench.read_chain(unsettled_chain(sealed))
+    bench.part.firing[1].learn(4)
+    bench.until_due(5_000)
+    assert bench.part.firing[1].fence.is_stored
+    assert bench.all(dm.ReadFired) == []
 
 
 def test_a_blind_server_reads_the_log_once(bench: Firing) -> None:
