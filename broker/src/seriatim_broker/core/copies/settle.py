@@ -200,10 +200,10 @@ def _go_on(broker: BrokerState, partition: Partition, no: int, settlement: Settl
     if partition.write_wait_us(broker):
         _pause(broker, partition, no, settlement)
         return
+    trusted = broker.member in segment.eligible  # else others have acks that this member never saw
     # Rule `settled-until` (D1): the record says until when something is delayed, as if it had been sealed. Without it:
     #   1. d is in segment 1, which is opened over, and is due in a day. Segment 1 is settled with d in it.
     #   2. Retention asks no server of a segment in which nothing is delayed, and drops segment 1. d is never fired.
-    trusted = broker.member in segment.eligible  # else others have acks that this member never saw
     seal = Seal(
         length=tail.length,
         checksum=partition.logs[no].checksum_at(tail.length),

@@ -31,8 +31,7 @@ MOVES_MAX: Final = LIMITS.items_max // 2
 """Maximum number of moves of a segment under way. What is due has the other places."""
 
 PAUSE_US: Final = 20_000
-"""A broker moves at most `MOVES_MAX` batches in this time: 200 a second, 5 % of those that it takes from producers
-(docs/performance.md)."""
+"""A broker moves at most `MOVES_MAX` batches in this time: 200 a second. A fixed pace, chosen and not measured."""
 
 BYTES_PER_US: Final = 5
 """And at most 5 MB a second."""
