@@ -121,10 +121,14 @@ class Delayed:
     # ---- retention ----------------------------------------------------------------------------------
 
     def _is_gone(self, message: int) -> bool:
-        """Whether retention has dropped a message that may be cancelled, although no answer says so yet."""
+        """Whether retention has dropped a message that may be cancelled, although no answer says so yet.
+
+        One that was moved is not gone: it waits in its last place.
+        """
         fate = self._seen.fates[message]
         is_asked = message in self._asked and fate.offset is not None
-        return is_asked and self._seen.is_dropped(fate.partition, *split_offset(fate.offset or 0))
+        is_dropped = is_asked and self._seen.is_dropped(fate.partition, *split_offset(fate.offset or 0))
+        return is_dropped and not any(self._is_there(fate.partition, place) for place in self._places[message])
 
     # ---- cancellations ------------------------------------------------------------------------------
 

@@ -75,6 +75,10 @@ volley-is-later: a volley says nothing of the places after it
 @ core.values.log.fired_in
 - below = volley.index if no == segment_no else INDEX_MAX
 + below = INDEX_MAX
+last-place-answers: a message that was moved often is cancelled in its last place
+@ core.values.log.moved_to
+- if origin in span.indexes:
++ if origin in span.indexes and not place:
 settled-until: the record of a settled segment says until when something is delayed
 @ core.copies.settle._go_on
 - delayed_until_ms=partition.logs[no].delayed_until_ms,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from seriatim_api.batch import FLAG_DELAYED, parse_header
 from seriatim_api.delayed import CancelOutcome, fire_producer
 from seriatim_api.errors import NotServingError, SeriatimError
-from seriatim_api.ids import PartitionId, format_offset, make_offset, split_offset
+from seriatim_api.ids import PartitionId, format_offset, split_offset
 from seriatim_broker.core.delayed.listing import complete_below
 from seriatim_broker.core.values import delayed_messages as dm
 from seriatim_broker.core.values.chain import Chain
 from seriatim_broker.core.values.delayed import spans_in
 from seriatim_broker.core.values.events import Event
-from seriatim_broker.core.values.log import Batch, DueRow, StoredVolley, fired_in
+from seriatim_broker.core.values.log import Batch, DueRow, StoredVolley, fired_in, moved_to
 from seriatim_broker.core.values.positions import Measure
 from seriatim_broker.core.values.segment import Segment, SegmentState, Start
 from seriatim_broker.runtime.driver.delayed_reads import DelayedReads
@@ -163,7 +163,7 @@ class Delayed:
     def _moved_to(self, place: PartitionId, origin: int) -> int | None:
         """Where a message was moved to last; 0: nowhere; None: it is not known now."""
         chain = self._judge.seen.history[place][-1]
-        found = 0
+        found: list[tuple[int, list[StoredVolley]]] = []
         for segment in (segment for segment in chain.segments if segment.no >= split_offset(origin)[0]):
             if segment.state is SegmentState.LOST or segment.is_stub:
                 continue
@@ -173,10 +173,8 @@ class Delayed:
             volleys = next((listed for listed in lists if listed is not None), None)
             if volleys is None or not (is_open or segment.is_settled):
                 return None
-            for one in volleys:
-                if one.is_moved and origin in one.origins[0].indexes:
-                    found = make_offset(segment.no, one.index + origin - one.origins[0].first)
-        return found
+            found.append((segment.no, volleys))
+        return moved_to(found, origin)
 
     def _volleys(self, name: str, place: PartitionId, no: int) -> list[StoredVolley] | None:
         """The committed volleys in a segment, if the broker runs and has the segment in full."""

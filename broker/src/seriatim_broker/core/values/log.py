@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from seriatim_api.batch import FLAG_CONTROL, FLAG_DELAYED, FLAG_FIRED, HEADER_SIZE_BYTES, BatchHeader
 from seriatim_api.delayed import FIRE_MARK
-from seriatim_api.ids import INDEX_MAX, MemberId, PartitionId
+from seriatim_api.ids import INDEX_MAX, MemberId, PartitionId, make_offset
 
 from .chain import Chain
 from .delayed import Fired, Span, read_origins
@@ -142,6 +142,27 @@ def fired_in(segments: Iterable[tuple[int, Iterable[StoredVolley]]], segment_no:
             listed = None
         fenced_below = highest
     return FiredIn(tuple(found), last_epoch, is_fenced)
+
+
+def moved_to(segments: Iterable[tuple[int, Iterable[StoredVolley]]], origin: int) -> int:
+    """The offset where a delayed message was moved to last; 0: it was not moved, or its place is gone.
+
+    Args:
+        segments: Segments with the volleys of all producers, in the order of the log.
+        origin: The offset where it was stored first.
+
+    Rule `last-place-answers` (D3): the last place counts, whichever segment moved the message there. Without it:
+      1. d was moved from segment 1 to segment 2, and from there to segment 3. Retention has dropped segment 1.
+      2. A cancellation names its origin, and is sent to the place in segment 2. Its server answers: too late.
+      3. d is due in a month.
+    """
+    place = 0
+    for no, volleys in segments:
+        for volley in volleys:
+            for span in volley.origins if volley.is_moved else ():
+                if origin in span.indexes:
+                    place = make_offset(no, volley.index + origin - span.first)
+    return place
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ from seriatim_api.errors import (
     SeriatimError,
     UnavailableError,
 )
-from seriatim_api.ids import PartitionId, make_offset, split_offset
+from seriatim_api.ids import PartitionId, split_offset
 from seriatim_api.v1 import delayed_pb2
 
 from ...core.values.chain import Chain
 from ...core.values.delayed import Span, spans_in
 from ...core.values.delayed_messages import CompleteListed, FiredRead, ListComplete, ReadFired
-from ...core.values.log import FiredIn, StoredVolley, fired_in
+from ...core.values.log import FiredIn, StoredVolley, fired_in, moved_to
 from ...core.values.segment import Segment, SegmentState
 from ..calls.outbound import BrokerCalls
 from ..calls.services import Services, answered
@@ -40,7 +40,9 @@ CALL_DEADLINE_S: Final = 2.0
 """Time for one page of one member."""
 
 SEARCHES_MAX: Final = 2
-"""Maximum number of searches for moved messages at the same time. Each reads the rows of all later volleys."""
+"""Maximum number of searches for moved messages at the same time, of each port for clients. Each reads the rows of all
+later volleys.
+"""
 
 ROWS_PER_READ: Final = 200
 
@@ -149,14 +151,7 @@ class FiredReads:
                 found = await self._of_producer(chain, split_offset(origin)[0], b"", origin, lambda: until)
         except TimeoutError as exc:
             raise DeadlineExceededError("the place that the message was moved to was not found in time") from exc
-        places = [
-            make_offset(segment_no, volley.index + origin - span.first)
-            for segment_no, volleys in found
-            for volley in volleys
-            for span in volley.origins
-            if volley.is_moved and origin in span.indexes
-        ]
-        return places[-1] if places else 0
+        return moved_to(found, origin)
 
     async def _chain(self, partition: PartitionId, epoch: int) -> Chain:
         """The chain record, in that chain epoch or a later one, if all its segments are settled."""
