@@ -114,3 +114,13 @@ def test_moves_have_a_pace(bench: Firing) -> None:
     begin = len(work(bench, 40))
     assert 0 < begin <= 3 * moving.MOVES_MAX
     assert len(work(bench, 1_000)) == 24 - begin, "one was fired, and the last one is not below"
+
+
+def test_a_place_that_is_dropped_while_it_is_looked_up_may_be_moved(bench: Firing) -> None:
+    move(bench, 2)
+    work(bench)
+    request = bench.cancel(0)
+    (asked,) = [one for one in bench.all(dm.FindDelayed) if one.serial not in bench.answered]
+    bench.do(dm.DelayedFound(asked.serial, P, 1, None))
+    (answer,) = [one for one in bench.all(dm.DelayedCancelled) if one.request == request]
+    assert (answer.outcome, answer.may_be_moved) == (CancelOutcome.NOT_FOUND, True)

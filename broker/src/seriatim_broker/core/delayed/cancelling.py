@@ -111,7 +111,8 @@ def on_found(broker: BrokerState, partition: Partition, event: DelayedFound) -> 
     if event.failed:
         serving.try_again(broker, request, "the disk was not read")
     elif event.header is None:
-        _answer(broker, request, CancelOutcome.NOT_FOUND)
+        may_be_moved = index in firing.moved or index < partition.logs[firing.no].start  # retention was here meanwhile
+        broker.out.emit(DelayedCancelled(request, CancelOutcome.NOT_FOUND, None, may_be_moved=may_be_moved))
     elif index in firing.cancelled:
         _confirm(broker, firing, request, index)
     elif _answer_repeat(broker, partition, firing, asked, event.header):
